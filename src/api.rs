@@ -155,7 +155,8 @@ pub mod pictures {
     #[cfg(feature = "pictures")]
     pub use pipesim_report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
     pub use pipesim_report::{
-        Colors, Comparison, ComparisonPoint, Entry, KindError, LeftOut, Look, Palette, Panel, Report, Table, WriteError,
+        Colors, Comparison, ComparisonPoint, Entry, KindError, LeftOut, Look, Palette, Panel, PictureColumn, Report,
+        Table, WriteError,
     };
 }
 

@@ -13,8 +13,8 @@ from ._errors import Error
 from ._schedule import Schedule
 
 #: Options that say how a picture looks, and of those the ones that pages and data have.
-_LOOK = frozenset("collapse font_size no_memory no_notes no_waits palette title width window".split())
-_OF_PAGES = frozenset("no_memory no_waits palette title window".split())
+_LOOK = frozenset("collapse columns font_size no_cut no_memory no_notes no_waits palette row_height title width window".split())
+_OF_PAGES = frozenset("no_cut no_memory no_waits palette title window".split())
 
 
 class Asked:

@@ -15,8 +15,8 @@ use std::path::Path;
 type FileKind = &'static str;
 
 const TIMELINES: FileKind = "saved timelines; compare them: `pipesim compare FILE`";
-const FIGURES: FileKind = "figures that a verb printed, which no verb reads; write timelines with -o FILE.json";
-const SPANS: FileKind = "a table of timelines, which no verb reads; write timelines with -o FILE.json";
+const FIGURES: FileKind = "figures that a verb printed, which have no timelines; run its command again with -o timelines.json in place of --format json";
+const SPANS: FileKind = "a table of timelines, which no verb reads; run its command again with -o timelines.json";
 const REPORT_FIGURES: FileKind = "a report's figures, which have no spans; give the folder that it is in";
 const PLAN: FileKind = "a saved plan, which no verb reads; its 'plans' say which options to give to predict";
 const COST_FILE: FileKind = "a cost file; predict with it: `pipesim predict --profile FILE --stages P --micro M`";
@@ -39,7 +39,7 @@ const HARDWARE_TABLE: FileKind =
 const STACK_TABLE: FileKind = "a table of training software; predict with it: `pipesim predict --model gpt2 --hardware h100-sxm --stack FILE --stages P --micro M`";
 const CHECKPOINT: FileKind = "an llm.c checkpoint; train from it: `pipesim run --checkpoint FILE --stages P --micro M`";
 const TOKENS: FileKind = "an llm.c token file; train on it: `pipesim run --data FILE --stages P --micro M`";
-const PICTURE: FileKind = "a picture or a page, which no verb reads; write its data with -o FILE.json";
+const PICTURE: FileKind = "a picture or a page, which no verb reads; run its command again with -o timelines.json";
 const TRAINING_LOG: FileKind = "the log of a training, which no verb reads; its report is in the same folder";
 const MEGATRON_LOG: FileKind = "Megatron's training log, which predict takes as --measured FILE or --job FILE, and import if it has times of each rank (--timing-log-level 2 --timing-log-option all)";
 const TIMED_LOG: FileKind = "Megatron's training log with times of each rank; import it: `pipesim import FILE`";
@@ -47,9 +47,11 @@ const LAUNCH_FILE: FileKind = "a launch script or job, which predict, plan and e
 const QUESTION: FileKind = "a question; ask it: `pipesim predict FILE`";
 
 /// Options and arguments that take files, by the verb (empty: any) and their name in [`clap`]; what they expect, and the kinds.
-const SLOTS: [(&str, &str, &str, &[FileKind]); 16] = [
+const SLOTS: [(&str, &str, &str, &[FileKind]); 18] = [
     ("", "question", "a question", &[QUESTION]),
     ("compare", "files", "timelines that -o FILE.json wrote", &[TIMELINES]),
+    ("compare", "before", "a timeline that -o FILE.json wrote", &[TIMELINES]),
+    ("compare", "after", "a timeline that -o FILE.json wrote", &[TIMELINES]),
     (
         "explain",
         "timeline",

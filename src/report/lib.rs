@@ -20,6 +20,7 @@
 mod compare;
 mod contest;
 mod file;
+mod headline;
 mod number;
 mod page;
 mod picture;
@@ -44,6 +45,7 @@ pub use file::json::timelines;
 pub use file::stream::SpanFiles;
 #[cfg(feature = "pictures")]
 pub use file::trace::trace_gz;
+pub use headline::ITERATION;
 pub use number::{changed, gibibytes, number, off_by, percent, plus_minus, quantity, trimmed};
 pub use page::{filled, inside_script};
 #[cfg(feature = "pictures")]
@@ -52,7 +54,7 @@ pub use pipesim_system::unfinished::WriteError;
 #[cfg(feature = "pictures")]
 pub use plot::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
 pub use predicted::PredictedEntry;
-pub use scene::look::{Look, Palette};
+pub use scene::look::{Look, Palette, PictureColumn};
 pub use scene::palette::Colors;
 pub use steps::steps_table;
 pub use text::{escape, folded, is_control, visible, wrapped};
@@ -152,14 +154,6 @@ impl Entry {
     /// Returns why there is no prediction, if there is none.
     pub fn left_out(&self) -> Option<&LeftOut> {
         self.point.as_ref()?.left_out.as_ref()
-    }
-
-    /// Returns the whole predicted iteration in the unit of the predicted timeline, if it is known: the pipeline's makespan, and what
-    /// precedes and follows it.
-    pub fn predicted_iteration(&self) -> Option<f64> {
-        let unit_ns = self.predicted.as_ref()?.timeline.unit_ns.max(1) as f64;
-        let known = |name: &str| self.over_steps.iter().find(|(own, _)| *own == name).map(|&(_, value)| value);
-        known("iteration_s").map(|seconds| seconds * 1e9 / unit_ns).or_else(|| known("iteration"))
     }
 
     /// Returns the existing panels, the predicted one first.

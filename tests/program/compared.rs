@@ -79,3 +79,34 @@ fn every_format(at: &str) {
         "{judged:?}"
     );
 }
+
+/// Two predictions in one picture: what was asked differently, and what it gains. 1F1B takes 33 units on 4 devices with 8
+/// micro-batches, ZB-V 25.5 (Qi et al., arXiv 2405.15362, at equal costs).
+#[test]
+fn a_change_says_what_differs_and_what_it_gains() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display().to_string();
+    let predict = "predict -q -p 4 -m 8 --format csv -s";
+    for (names, file) in [("1f1b", "a"), ("zb-v", "b"), ("1f1b,zb-v", "two")] {
+        assert_eq!(pipesim(&format!("{predict} {names} -o {at}/{file}.json")).0, 0);
+    }
+    let line = format!("compare --before {at}/a.json --after {at}/b.json --format json -o {at}/change.svg");
+    let (code, printed, told) = pipesim(&line);
+    assert_eq!(code, 0, "{told}");
+    let svg = std::fs::read_to_string(folder.path().join("change.svg")).unwrap();
+    for text in [
+        "chunks 1 to 2, schedule 1f1b to zb-v",
+        "The makespan is 7.5 units shorter (−22.7 %)",
+        "bubble 27.3 % to 5.9 %",
+        "peak activations 4 to 4",
+    ] {
+        assert!(printed.contains(text) && svg.contains(text), "{text}: {printed}");
+    }
+    assert!(svg.contains("before: 1f1b 33 units, after: zb-v 25.5 units (−22.7 %)"));
+    let (code, _, told) = pipesim(&format!("compare --before {at}/two.json --after {at}/b.json"));
+    assert!(code == 2 && told.contains("expected a file with one timeline, found 2"), "{code} {told}");
+    let figures = pipesim("predict -q -p 4 -m 8 -s 1f1b --format json").1;
+    std::fs::write(folder.path().join("figures.json"), figures).unwrap();
+    let (code, _, told) = pipesim(&format!("compare --before {at}/figures.json --after {at}/b.json"));
+    assert!(code == 2 && told.contains("-o timelines.json") && !told.contains("json.json"), "{code} {told}");
+}

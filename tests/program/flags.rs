@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 /// What an option is given; nothing for a flag. `$D` is the folder of [`prepare`], `$G` that of the golden model.
 const VALUES: &[(&str, &str)] = &[
+    ("after", "$D/predicted.json"),
     ("again", "steps.json.gz"),
     ("all-steps", ""),
     ("ascii", ""),
@@ -24,6 +25,7 @@ const VALUES: &[(&str, &str)] = &[
     ("balance", ""),
     ("baseline", ""),
     ("batch", "8"),
+    ("before", "$D/predicted.json"),
     ("beta1", "0.1"),
     ("beta2", "0.1"),
     ("blocks", "5"),
@@ -35,6 +37,7 @@ const VALUES: &[(&str, &str)] = &[
     ("chunks", "4"),
     ("clip", "0.000001"),
     ("collapse", ""),
+    ("columns", "bubble"),
     ("color", "always"),
     ("contention", "1,1.1"),
     ("cores", "1"),
@@ -98,6 +101,7 @@ const VALUES: &[(&str, &str)] = &[
     ("mine", "tp=4"),
     ("moe-overlap", ""),
     ("need", "nvshmem"),
+    ("no-cut", ""),
     ("no-memory", ""),
     ("no-notes", ""),
     ("no-shared-memory", ""),
@@ -125,6 +129,7 @@ const VALUES: &[(&str, &str)] = &[
     ("resume", "$D/none"),
     ("risk", "even"),
     ("rounds", "2"),
+    ("row-height", "24"),
     ("routing", "natural"),
     ("sample-every", "2"),
     ("sample-prompt", "dog"),
@@ -205,11 +210,24 @@ const TIMED_STEPS: (&str, &str) = ("steps", "every step lasts as long; that they
 
 /// What a written picture shows; that it does is seen where one is written by a command that measures nothing.
 const PALETTE: (&str, &str) = ("palette", "nothing is coloured");
+const NO_CUT: (&str, &str) = ("no-cut", "no schedule is much slower than another");
 const PICTURED: &str = "the pictures show times, and those are left out";
 /// Stands for all options of the look of pictures.
 const LOOK: (&str, &str) = ("look", PICTURED);
-const OF_LOOK: [&str; 9] =
-    ["title", "width", "font-size", "palette", "no-memory", "no-waits", "no-notes", "window", "collapse"];
+const OF_LOOK: [&str; 12] = [
+    "title",
+    "width",
+    "font-size",
+    "row-height",
+    "columns",
+    "palette",
+    "no-memory",
+    "no-waits",
+    "no-notes",
+    "window",
+    "collapse",
+    "no-cut",
+];
 
 const OWN: (&str, &str) = ("hardware", "the one that is given");
 const DP: (&str, &str) = ("dp", "the job's own");
@@ -220,28 +238,28 @@ const THE_JOB: (&str, &str) = ("job", "the one that is given");
 const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
-        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait title width font-size row-height columns no-memory no-waits no-notes \
                   effort slice-lengths overlap layers balance sharing link-scope link-contention samples jitter-seed \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
-        same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
+        same: &[PALETTE, NO_CUT, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
-        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse no-cut title width font-size row-height columns no-memory no-waits no-notes \
                   effort balance ascii chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
-        refused: "tables host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse no-cut title width font-size row-height columns no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
                   framework-version model hardware tp dp cp batch seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
-        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse no-cut title width font-size row-height columns no-memory no-waits no-notes \
                   effort chunks set slice-lengths layers balance sharing link-scope link-contention samples jitter-seed \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[
@@ -254,34 +272,34 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --straggler 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
-        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse no-cut title width font-size row-height columns no-memory no-waits no-notes \
                   effort ascii set slice-lengths overlap layers balance profile \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
-        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait palette window collapse no-cut title width font-size row-height columns no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[("max-active-stages", "the collectives take no time"), COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
-        refused: "tables host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables host-link-devices max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse no-cut title width font-size row-height columns no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per profile sharing link-scope link-contention samples jitter-seed \
                   ep etp dispatcher routing moe-overlap delay-wgrad shard overlap-optimizer-offload",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
-        refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "unshard-lookahead defer-reduce-grad-wait palette window collapse no-cut title width font-size row-height columns no-memory no-waits no-notes \
                   effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
         same: &[SENTENCES, ("max-active-stages", "the collectives take no time"), QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
-        refused: "tables max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "tables max-active-stages unshard-lookahead defer-reduce-grad-wait palette window collapse no-cut title width font-size row-height columns no-memory no-waits no-notes \
                   effort ascii chunks set slice-lengths overlap costs costs-per straggler \
                   framework-version model hardware tp dp cp batch seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora layout",
         same: &[QUIET],
@@ -338,34 +356,34 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "compare $D/predicted.json",
-        refused: "title width font-size no-memory no-waits no-notes",
-        same: &[PALETTE, QUIET],
+        refused: "before after title width font-size row-height columns no-memory no-waits no-notes",
+        same: &[PALETTE, NO_CUT, QUIET],
     },
-    Setting { command: "compare $D/predicted.json --output x.svg", refused: "", same: &[] },
+    Setting { command: "compare $D/predicted.json --output x.svg", refused: "before after", same: &[NO_CUT] },
     Setting {
         command: "import $G/../kineto/dp2_interleaved_p2_m4 --step 4",
-        refused: "steps all-steps title width font-size no-memory no-waits no-notes",
-        same: &[PALETTE],
+        refused: "steps all-steps title width font-size row-height columns no-memory no-waits no-notes",
+        same: &[PALETTE, NO_CUT],
     },
     Setting {
         command: "import $G/../kineto/dp2_interleaved_p2_m4 --all-steps",
-        refused: "step all-steps title width font-size no-memory no-waits no-notes",
-        same: &[PALETTE],
+        refused: "step all-steps title width font-size row-height columns no-memory no-waits no-notes",
+        same: &[PALETTE, NO_CUT],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
         refused: "tables host-link-devices unshard-lookahead defer-reduce-grad-wait effort balance chunks set slice-lengths overlap profile sharing link-scope link-contention samples jitter-seed \
                   framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
-        same: &[],
+        same: &[NO_CUT],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1 --output x.svg",
         refused: "unshard-lookahead defer-reduce-grad-wait effort chunks set slice-lengths overlap layers balance framework-version model hardware tp dp cp batch micro-batch-size seq precision recompute zero shard optimizer-offload overlap-optimizer-offload sequence-parallel attention stack ep etp dispatcher routing cuda-graph moe-overlap delay-wgrad rounds slow-link packed lora",
-        same: &[SENTENCES, ("max-active-stages", "the collectives take no time")],
+        same: &[SENTENCES, NO_CUT, ("max-active-stages", "the collectives take no time")],
     },
     Setting {
         command: "compare $D/predicted.json --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
+        refused: "before after palette window collapse no-cut title width font-size row-height columns no-memory no-waits no-notes \
                   ascii",
         same: &[COLOR, QUIET],
     },
@@ -455,8 +473,8 @@ const SETTINGS: &[Setting] = &[
         command: "predict --job $D/job.sh --hardware h100-sxm",
         refused: "chunks set slice-lengths overlap effort costs costs-per profile layout shard overlap-optimizer-offload ep etp dispatcher routing moe-overlap \
                   delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait sharing link-scope link-contention \
-                  host-link-devices samples jitter-seed title width font-size no-memory no-waits no-notes question micro",
-        same: &[QUIET, OWN, DP, BF16, VERSION, ENOUGH_SLOTS, PALETTE, THE_JOB],
+                  host-link-devices samples jitter-seed title width font-size row-height columns no-memory no-waits no-notes question micro",
+        same: &[QUIET, OWN, DP, BF16, VERSION, ENOUGH_SLOTS, PALETTE, NO_CUT, THE_JOB],
     },
     Setting {
         command: "check --job $D/job.sh",
@@ -466,8 +484,8 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "explain --job $D/job.sh --hardware h100-sxm",
         refused: "chunks set slice-lengths overlap effort costs costs-per profile layout shard overlap-optimizer-offload ep etp dispatcher routing moe-overlap \
-                  delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait title width font-size palette no-memory no-waits \
-                  no-notes window collapse question micro",
+                  delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait title width font-size row-height columns palette no-memory no-waits \
+                  no-notes window collapse no-cut question micro",
         same: &[
             SENTENCES,
             QUIET,

@@ -1,8 +1,9 @@
 //! Pictures for papers: what is asked of their look, in every format.
 
 use crate::report::{all, sample};
-use pipesim::Report;
 use pipesim::internals::report::{Sliver, blend};
+use pipesim::pictures::PictureColumn;
+use pipesim::{Look, Report};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -96,6 +97,29 @@ fn pictures_have_the_width_and_the_font_that_are_asked_for() {
             }
         }
     }
+}
+
+#[test]
+fn rows_have_the_height_and_the_figures_that_are_asked_for() {
+    for width in [317.0, 1200.0] {
+        let mut report = sample(4, 8, 0.2, false);
+        report.look.width = Some(width);
+        report.look.row_height = Some(30.0);
+        report.look.columns = Some(vec![PictureColumn::Bubble, PictureColumn::Peak]);
+        let svg = report.svg();
+        let rows = svg.lines().filter(|line| line.contains("class=\"idle\"") && line.contains("v30h")).count();
+        assert_eq!(rows, 4 * 4, "{width}");
+        assert!(svg.contains(">peak<") && !svg.contains(">busy<"), "{width}");
+        assert!(svg.contains(">bubble ") && !svg.contains(">makespan ") && !svg.contains("lower bound"), "{width}");
+    }
+}
+
+/// The naive schedule takes m p (F + B) = 3,072 units, 1F1B (m + p - 1) (F + B) = 777.
+#[test]
+fn a_slow_schedule_is_cut_only_if_it_may_be() {
+    let of = |look: Look| Report { look, ..sample(4, 256, 0.0, false) }.svg();
+    assert!(of(Look::default()).contains("cut here; continues to"));
+    assert!(!of(Look { cut: false, ..Look::default() }).contains("cut here"));
 }
 
 #[test]

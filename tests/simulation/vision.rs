@@ -30,22 +30,27 @@ fn data(palette: Palette) -> Value {
     serde_json::from_str(data).unwrap()
 }
 
-/// Name and four shades of every class, in the order of legends.
-fn classes(palette: Palette) -> Vec<(String, [Tone; 4])> {
+/// By chunk of eight: its shade.
+const OF_EIGHT: [usize; 8] = [0, 6, 4, 2, 5, 7, 1, 3];
+
+/// Name and eight shades of every class, in the order of legends.
+fn classes(palette: Palette) -> Vec<(String, [Tone; 8])> {
     let of = |class: &Value| {
+        let shades = class["shades"].as_array().unwrap();
+        assert!([1, 8].contains(&shades.len()), "{class}");
         let tone = |shade: usize| {
-            let [color, text, ground, line] = [0, 1, 2, 3].map(|i| rgb(&class["shades"][shade][i]));
+            let [color, text, ground, line] = [0, 1, 2, 3].map(|i| rgb(&shades[shade.min(shades.len() - 1)][i]));
             Tone { color, text, ground, line, hatch: class["hatch"].as_str().unwrap().to_string() }
         };
-        (class["name"].as_str().unwrap().to_string(), [0, 1, 2, 3].map(tone))
+        (class["name"].as_str().unwrap().to_string(), std::array::from_fn(tone))
     };
     data(palette)["classes"].as_array().unwrap().iter().map(of).collect()
 }
 
 /// All classes but those of thin lanes of messages: ops of every kind, step ops, gathers, reductions.
-fn ops(palette: Palette) -> Vec<(String, [Tone; 4])> {
+fn ops(palette: Palette) -> Vec<(String, [Tone; 8])> {
     let ops = classes(palette).into_iter().filter(|(name, _)| name != "send" && name != "wait for data");
-    let ops: Vec<(String, [Tone; 4])> = ops.collect();
+    let ops: Vec<(String, [Tone; 8])> = ops.collect();
     assert_eq!(ops.len(), Kind::ALL.len() + 3);
     ops
 }
@@ -314,6 +319,51 @@ fn chunks_are_told_apart_by_everybody() {
                 let (found, reader) = least(one, other);
                 assert!(found >= wanted, "{palette:?} {name}: {one:?} and {other:?}: {found:.1}, {reader}");
             }
+        }
+    }
+}
+
+/// The background of pictures and pages, light and dark.
+const BACKGROUNDS: [Rgb; 2] = [[0xff; 3], [0x0d, 0x11, 0x17]];
+
+/// In every chunk of eight, in print without colours too.
+#[test]
+fn ops_are_told_from_idle_time_on_light_and_dark_ground() {
+    for palette in PALETTES {
+        for (name, shades) in ops(palette).into_iter().take(5) {
+            for (shade, background) in (0..8).flat_map(|shade| BACKGROUNDS.map(|background| (shade, background))) {
+                let (found, reader) = least(shades[shade].color, background);
+                assert!(found >= 9.5, "{palette:?} {name} {shade} on {background:?}: {found:.2}, {reader}");
+            }
+        }
+    }
+}
+
+#[test]
+fn neighbours_among_eight_chunks_are_told_apart_by_everybody() {
+    for palette in PALETTES {
+        for (name, shades) in ops(palette).into_iter().take(4) {
+            let colors: std::collections::BTreeSet<Rgb> = shades.iter().map(|tone| tone.color).collect();
+            assert_eq!(colors.len(), 8, "{palette:?} {name}");
+            for chunk in 0..7 {
+                let [one, other] = [chunk, chunk + 1].map(|chunk: usize| shades[OF_EIGHT[chunk]].color);
+                let (found, reader) = least(one, other);
+                assert!(found >= 4.5, "{palette:?} {name}: chunks {chunk} and {}: {found:.2}, {reader}", chunk + 1);
+            }
+        }
+    }
+}
+
+/// By their colours, for every reader who sees any: boxes may be too narrow for a hatch.
+#[test]
+fn recomputation_is_told_from_forwards_of_every_chunk() {
+    for palette in PALETTES {
+        let ops = ops(palette);
+        let [forward, recomputation] = ["F ", "R "].map(|kind| ops.iter().find(|op| op.0.starts_with(kind)).unwrap());
+        for (x, y) in forward.1.iter().flat_map(|x| recomputation.1.iter().map(move |y| (x, y))) {
+            let (one, other) = (seen(x.color), seen(y.color));
+            let found = (0..5).map(|i| delta_e(one[i], other[i])).fold(f64::INFINITY, f64::min);
+            assert!(found >= 10.0, "{palette:?}: {:?} and {:?}: {found:.2}", x.color, y.color);
         }
     }
 }

@@ -5,12 +5,27 @@ use crate::cli::flags::{as_flags, in_report};
 use crate::cli::palettes::PALETTES;
 use crate::cli::settings;
 use clap::Args;
-use pipesim_report::{Look, Palette, Report, quantity};
+use pipesim_report::{Look, Palette, PictureColumn, Report, quantity};
 use std::ops::RangeInclusive;
 
 /// Units of length in CSS pixels, 96 per inch.
 const LENGTHS: [(&str, f64); 5] =
     [("px", 1.0), ("pt", 96.0 / 72.0), ("in", 96.0), ("mm", 96.0 / 25.4), ("cm", 96.0 / 2.54)];
+
+const COLUMNS: [(&str, PictureColumn); 8] = [
+    ("makespan", PictureColumn::Makespan),
+    ("iteration", PictureColumn::Iteration),
+    ("bubble", PictureColumn::Bubble),
+    ("span-bubble", PictureColumn::SpanBubble),
+    ("bubble-over-ideal", PictureColumn::BubbleOverIdeal),
+    ("lower-bound", PictureColumn::LowerBound),
+    ("busy", PictureColumn::Busy),
+    ("peak", PictureColumn::Peak),
+];
+
+/// Figures of pictures, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Columns(Vec<PictureColumn>);
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Look of pictures")]
@@ -24,6 +39,12 @@ pub struct LookOptions {
     /// Font size in pictures, in pixels or with a unit: 11.5, 8pt [default: 11.5]
     #[arg(long, value_name = "PX", value_parser = |text: &str| length(text, 4.0..=72.0))]
     pub font_size: Option<f64>,
+    /// Height of a device's ops in pictures, in pixels or with a unit: 24, 5mm [default: 3 to 18, by the number of devices]
+    #[arg(long, value_name = "PX", value_parser = |text: &str| length(text, 2.0..=200.0))]
+    pub row_height: Option<f64>,
+    /// Figures in pictures, or none: of schedules makespan, iteration, bubble, span-bubble, bubble-over-ideal and lower-bound; of devices busy and peak [default: what the width has room for]
+    #[arg(long, value_name = "NAMES", value_parser = columns)]
+    pub columns: Option<Columns>,
     /// Colours of pictures and the terminal [default: default]
     #[arg(long, value_name = "NAME", value_parser = one_of(PALETTES))]
     pub palette: Option<Palette>,
@@ -42,6 +63,25 @@ pub struct LookOptions {
     /// Draw the steady state once, with its number of repeats; no effect on HTML pages, which can zoom
     #[arg(long)]
     pub collapse: bool,
+    /// Draw slow schedules to their end, even if ops get too narrow to read; compare always does
+    #[arg(long, conflicts_with_all = ["window", "collapse"])]
+    pub no_cut: bool,
+}
+
+/// Parses names of [`COLUMNS`], separated by commas.
+fn columns(text: &str) -> Result<Columns, String> {
+    let named = |name: &str| {
+        let found = COLUMNS.iter().find(|(known, _)| *known == name.trim()).map(|(_, column)| *column);
+        found.ok_or_else(|| {
+            format!("expected none, or names of {}, found '{name}'", COLUMNS.map(|(known, _)| known).join(", "))
+        })
+    };
+    let names = text.split(',').filter(|_| text.trim() != "none");
+    let found: Vec<PictureColumn> = names.map(named).collect::<Result<_, _>>()?;
+    match (1..found.len()).find(|&i| found[..i].contains(&found[i])) {
+        Some(_) => Err(format!("expected each name once, found '{text}'")),
+        None => Ok(Columns(found)),
+    }
 }
 
 /// Parses an interval `FROM..TO` in the time unit.
@@ -85,11 +125,14 @@ impl LookOptions {
             width: self.width,
             font_size: self.font_size,
             palette: self.palette.or_else(settings::palette).unwrap_or_default(),
+            row_height: self.row_height,
+            columns: self.columns.as_ref().map(|columns| columns.0.clone()),
             memory: !self.no_memory,
             waits: !self.no_waits,
             notes: !self.no_notes,
             window: self.window,
             collapse: self.collapse,
+            cut: !self.no_cut,
             no_letters: Look::default().no_letters.map(as_flags),
             ..Look::default()
         }

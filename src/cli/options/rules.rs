@@ -195,7 +195,7 @@ const RULES: &[Rule] = &[
         "is for text that people read; leave it out, or print --format table or md",
     ),
     (
-        "palette window",
+        "palette window no_cut",
         |g| g.is_drawn_in_terminal() || g.is_drawn(|_| true),
         "needs a drawing; write a picture, a page or a folder, as in -o timelines.svg",
     ),
@@ -210,7 +210,7 @@ const RULES: &[Rule] = &[
         "is for pictures and pages; write one, as in -o timelines.svg",
     ),
     (
-        "width font_size no_notes",
+        "width font_size row_height columns no_notes",
         |g| g.is_drawn(|drawn| drawn == TimelineRendering::Still),
         "is for pictures; write one, as in -o timelines.svg",
     ),

@@ -219,7 +219,7 @@ class Panel {
 }
 
 const entries = data.entries.map((raw, e) => {
-  const entry = { name: raw.name, notes: raw.notes, error: raw.error, number: e, panels: [] };
+  const entry = { name: raw.name, notes: raw.notes, error: raw.error, iteration: raw.iteration, number: e, panels: [] };
   entry.panels = raw.panels.map((panel, i) => new Panel(panel, entry, i));
   return entry;
 });

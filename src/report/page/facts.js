@@ -40,7 +40,7 @@ function figures() {
   const header = ["schedule", "source", "makespan", "iteration", "bubble", "span bubble", "bubble over ideal", "efficiency", "lower bound", "gap to bound", "lower bound if split", "span", "ideal", "peak activations"];
   const rows = panels.filter(p => !p.onRequest).map(p => {
     const m = p.metrics, typical = m.typical_speed, gap = (typical || m).gap_to_bound;
-    return [p.entry.name, p.source, quantity(m.makespan, p.unit), quantity(p.iteration, p.unit), percent(m.bubble), percent(m.span_bubble), percent(m.bubble_over_ideal), percent(m.efficiency),
+    return [p.entry.name, p.source, quantity(m.makespan, p.unit), quantity(p.source === "predicted" && p.entry.iteration || p.iteration, p.unit), percent(m.bubble), percent(m.span_bubble), percent(m.bubble_over_ideal), percent(m.efficiency),
       m.lower_bound === undefined ? MISSING : quantity(m.lower_bound, p.unit) + (typical ? " at median speed" : ""),
       gap === undefined ? MISSING : typical ? `${percent(gap)} at median speed (makespan there ${quantity(typical.makespan, p.unit)})` : percent(gap),
       m.lower_bound_if_split === undefined ? MISSING : quantity(m.lower_bound_if_split, p.unit), quantity(m.span, p.unit), quantity(m.ideal, p.unit), number(Math.max(0, ...m.per_device.map(d => d.peak_activations)))];
@@ -48,7 +48,7 @@ function figures() {
   const definitions = element("dl", { class: "definitions" });
   for (const [name, text] of [
     ["makespan", "time 0 to the end of the last F, I, W or B"],
-    ["iteration", "time 0 to the end of the last span of any kind, step ops included"],
+    ["iteration", "time 0 to the end of the last span of any kind, step ops included; of a model on hardware also what no span shows"],
     ["span", "longest (last end − first start) over devices"],
     ["ideal", "the busiest device's time in F, I, W and B; waits and transfers are never busy"],
     ["bubble", "1 − Σ busy / (p · makespan)"],

@@ -1,7 +1,7 @@
 //! The HTML page: template, scripts and data in one file that needs no network.
 
 use crate::scene::axis::Scale;
-use crate::scene::palette::{Class, hex};
+use crate::scene::palette::{Class, SHADES, hex};
 use crate::scene::rows::{Mark, Row, activations, lane_marks, lane_names, rows};
 use crate::text::{escape, plain};
 use crate::{Entry, Panel, Report};
@@ -9,6 +9,7 @@ use pipesim_cost::gcd;
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_sim::{Cause, IdleSpan};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 const PAGE: &str = include_str!("page.html");
@@ -75,12 +76,13 @@ fn data(report: &Report) -> String {
     let classes: Vec<Value> = Class::all()
         .into_iter()
         .map(|class| {
-            let shades: Vec<Value> = (0..4)
+            let mut shades: Vec<Value> = (0..SHADES)
                 .map(|shade| {
                     let tone = report.look.palette.tone(class, shade);
                     Value::from([tone.color, tone.text, tone.ground, tone.line].map(hex).to_vec())
                 })
                 .collect();
+            shades.dedup(); // one if chunks look alike
             json!({"name": class.name(), "letter": class.letter(), "shades": shades, "hatch": report.look.palette.tone(class, 0).hatch.mark()})
         })
         .collect();
@@ -130,7 +132,10 @@ fn first_view(report: &Report, scale: &Scale) -> f64 {
 
 fn entry_data(entry: &Entry, scale: &Scale) -> String {
     let panels: Vec<String> = entry.panels().flat_map(|panel| workers_data(panel, scale)).collect();
-    let head = json!({"name": entry.name, "notes": entry.notes, "error": entry.error});
+    let mut head = json!({"name": entry.name, "notes": entry.notes, "error": entry.error});
+    if let Some(iteration) = entry.iteration() {
+        head["iteration"] = json!(iteration);
+    }
     with_list(head, "panels", &panels)
 }
 
@@ -146,7 +151,7 @@ fn clean(value: Value) -> Value {
 
 /// Distinct names in order of appearance.
 #[derive(Default)]
-struct Names<'a>(Vec<&'a str>, std::collections::BTreeMap<&'a str, usize>, u32);
+struct Names<'a>(Vec<&'a str>, BTreeMap<&'a str, usize>, u32);
 
 impl<'a> Names<'a> {
     fn number(&mut self, name: &'a str) -> usize {
@@ -213,11 +218,13 @@ fn panel_data(panel: &Panel, end: f64, worker: Option<&str>, on_request: bool) -
         format!("[{},[{}],{}{lanes}]", marks.join(","), memory.join(","), json!(idle))
     });
     let of_devices: Vec<String> = of_devices.collect();
+    // The command is in the report's own provenance.
+    let provenance: BTreeMap<_, _> = t.provenance.iter().filter(|(key, _)| *key != "question").collect();
     let head = json!({
         "source": crate::file::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches, "slices": names.2,
         "unit": t.time_unit, "unitNs": t.unit_ns.max(1), "tick": tick, "end": end, "worker": worker, "onRequest": on_request,
         "iteration": panel.iteration(), "uncertainty": t.clock_uncertainty_ns as f64 / t.unit_ns.max(1) as f64,
-        "metrics": panel.metrics, "provenance": t.provenance, "names": names.0, "phases": phases.0, "cap": panel.memory_cap,
+        "metrics": panel.metrics, "provenance": provenance, "names": names.0, "phases": phases.0, "cap": panel.memory_cap,
     });
     with_list(head, "rows", &of_devices)
 }

@@ -111,7 +111,7 @@ function paintSpans(pen, band, spans, queue, y, high, width) {
     const shade = queue === 0 ? spans.shade(i) : 0, lanes = queue === 0 ? spans.laneCount(i) : 1;
     if (w < NARROW || w < LETTERS && lanes === 1) {
       const gap = w < NARROW ? 0 : Math.min(0.7, w * 0.08);
-      strip.add((x - GUTTER) * ratio, (x + w - gap - GUTTER) * ratio, cls * 4 + shade, 1 / lanes);
+      strip.add((x - GUTTER) * ratio, (x + w - gap - GUTTER) * ratio, cls * SHADES + shade, 1 / lanes);
       continue;
     }
     const [fill, ink] = data.classes[cls].shades[shade], part = high / lanes, top = lanes > 1 ? y + part * spans.lane(i) : y;

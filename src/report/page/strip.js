@@ -4,11 +4,14 @@ const rgbOf = hex => { const n = parseInt(hex.length < 5 ? hex.replace(/\w/g, "$
 const mixed = (a, b, share) => a.map((value, k) => value * (1 - share) + b[k] * share);
 const hexOf = rgb => "#" + rgb.map(value => Math.round(value).toString(16).padStart(2, "0")).join("");
 
-// Inks: class and shade (4 a class), then causes. The colour of a hatched class is the mean of its lines and what lies between.
-const CAUSE_INK = data.classes.length * 4;
+// Number of shades of a class; one whose chunks look alike has a single one in the data.
+const SHADES = 8;
+data.classes.forEach(cls => { while (cls.shades.length < SHADES) cls.shades.push(cls.shades[0]); });
+// Inks: class and shade, then causes. The colour of a hatched class is the mean of its lines and what lies between.
+const CAUSE_INK = data.classes.length * SHADES;
 const CAUSE_SHARE = 0.55;
 const inks = new Float32Array((CAUSE_INK + data.causes.length) * 3);
-data.classes.forEach((cls, c) => cls.shades.forEach(([color], shade) => inks.set(rgbOf(color), (c * 4 + shade) * 3)));
+data.classes.forEach((cls, c) => cls.shades.forEach(([color], shade) => inks.set(rgbOf(color), (c * SHADES + shade) * 3)));
 // Gaps are hatched on the ground, which is light or dark; colours of causes are made for a light one.
 const causeRgb = (cause, ground) => mixed(rgbOf(cause.color), [255, 255, 255], rgbOf(ground)[1] < 128 ? 0.4 : 0);
 function inkCauses(ground) {

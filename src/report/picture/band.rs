@@ -30,9 +30,17 @@ pub struct Heights {
 impl Heights {
     /// Returns heights that keep rows readable and the picture of reasonable size. `both`: predicted and measured are
     /// shown.
-    pub fn new(devices: usize, both: bool) -> Heights {
+    /// `compute` is the height of ops, if it is asked for.
+    pub fn new(devices: usize, both: bool, compute: Option<f64>) -> Heights {
         let small = if both { 0.8 } else { 1.0 };
-        match devices {
+        // As for the number of devices whose rows are usually as high.
+        let like = compute.map_or(devices, |height| match height {
+            16.0.. => 8,
+            12.0.. => 16,
+            8.0.. => 64,
+            _ => usize::MAX,
+        });
+        let usual = match like {
             0..=8 => {
                 let compute = if both { 16.0 } else { 18.0 };
                 Heights { phase: 3.0, compute, lane: 4.0, stream: 12.0, memory: 12.0 * small }
@@ -40,7 +48,9 @@ impl Heights {
             9..=16 => Heights { phase: 3.0, compute: 14.0, lane: 3.0, stream: 9.0, memory: 7.0 * small },
             17..=64 => Heights { phase: 0.0, compute: 8.0, lane: 0.0, stream: 0.0, memory: 0.0 },
             _ => Heights { phase: 0.0, compute: 3.0, lane: 0.0, stream: 0.0, memory: 0.0 },
-        }
+        };
+        let memory = if devices > 16 { 0.0 } else { usual.memory };
+        Heights { compute: compute.unwrap_or(usual.compute), memory, ..usual }
     }
 
     /// Whether boxes of a class are drawn, if sends and waits for data are or not.
@@ -101,6 +111,8 @@ impl Band<'_> {
     }
 }
 
+/// Most of a box that the border to an equal one takes, and the most pixels.
+const BORDER: (f64, f64) = (0.2, 0.8);
 /// Boxes narrower than this, in pixels, are mixed.
 const NARROW: f64 = 2.0;
 /// Smallest box with a label.
@@ -279,7 +291,10 @@ fn boxes(
 ) {
     let mut drawn = Drawn::default();
     for part in band.axis.parts() {
+        // Width of the border that begins the next box.
+        let (mut next, mut begun) = (0, 0.0);
         for together in overlapping(marks) {
+            next += together.len();
             let seen = || {
                 together.iter().filter_map(|mark| {
                     let (left, right) = part.inside(mark.span.start_ns, mark.span.end_ns)?;
@@ -294,19 +309,35 @@ fn boxes(
             for (mark, left, right) in seen() {
                 let (ink, width, part) = ((mark.class, mark.shade), right - left, height / f64::from(mark.lanes));
                 if narrow {
+                    begun = 0.0;
                     let (height, color) =
                         (1.0 / f64::from(mark.lanes), picture.palette.tone(mark.class, mark.shade).color);
                     drawn.slivers.push(Sliver { left, right, height, color, ink });
                     continue;
                 }
-                // The line between two boxes is taken from the box, but never a visible share of it.
                 let y = top + part * f64::from(mark.lane);
-                let gap = if width < NARROW { 0.0 } else { (width * 0.015).min(0.6) };
-                drawn.rects.entry(Ink::Box(ink.0, ink.1)).or_default().push([left, y, width - gap, part]);
-                if part >= LABELLED.1
-                    && width >= LABELLED.0
-                    && let Some(label) = label(mark, &|text| text::pixels(text, size) <= width - 2.0)
-                {
+                let has_room = part >= LABELLED.1 && width >= LABELLED.0;
+                let label = has_room.then(|| label(mark, &|text| text::pixels(text, size) <= width - 2.0)).flatten();
+                // Without labels only borders tell equal boxes apart. They keep the mean colour, which a gap would not.
+                let bordered = label.is_none()
+                    && mark.lanes == 1
+                    && marks.get(next).is_some_and(|other| {
+                        let apart = other.span.start_ns.saturating_sub(mark.span.end_ns);
+                        (other.class, other.shade) == ink && band.axis.width(apart) * band.room.1 < 0.1
+                    });
+                let border = if bordered { (width * BORDER.0).min(BORDER.1) } else { 0.0 };
+                let begins = std::mem::replace(&mut begun, border);
+                // Other lines between two boxes are taken from the box, but are never a visible share of it.
+                let gap = if width < NARROW || bordered { 0.0 } else { ((width - begins) * 0.015).min(0.6) };
+                let mut add = |ink, left: f64, right: f64| {
+                    if right > left {
+                        drawn.rects.entry(ink).or_default().push([left, y, right - left, part]);
+                    }
+                };
+                add(Ink::Border(ink.0, ink.1, true), left, left + begins);
+                add(Ink::Box(ink.0, ink.1), left + begins, right - gap - border);
+                add(Ink::Border(ink.0, ink.1, false), right - border, right);
+                if let Some(label) = label {
                     let at = (left + (width - gap) / 2.0, y + part / 2.0 + size * 0.36, label);
                     drawn.labels.entry(ink).or_default().push(at);
                 }

@@ -9,6 +9,8 @@ pub enum Ink {
     Box(Class, u8),
     /// Mixed narrow boxes: red, green, blue and opacity.
     Mixed([u8; 4]),
+    /// The border between two equal boxes: its dark side, and its light one if true.
+    Border(Class, u8, bool),
     /// Text on such a box.
     On(Class, u8),
     /// Idle time, hatched.
@@ -86,6 +88,7 @@ impl Picture {
         let color = match ink {
             Ink::Box(class, shade) => self.palette.tone(class, shade).ground,
             Ink::Mixed([r, g, b, _]) => [r, g, b],
+            Ink::Border(class, shade, light) => self.palette.tone(class, shade).border(light),
             Ink::On(class, shade) => self.palette.tone(class, shade).text,
             Ink::Cause(cause) => self.palette.cause(cause).ground,
             Ink::Idle => self.palette.idle().ground,

@@ -1,14 +1,16 @@
 //! The layout of still pictures: title, legend, a block of rows for each schedule, axes, definitions.
 
 use crate::file::csv::source_name;
-use crate::number::{number, percent, quantity, signed_percent};
+use crate::number::{number, percent};
 use crate::picture::band::{Band, Gap, Heights, draw, form};
 use crate::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
+use crate::picture::frame::{BODY, MUTED, PictureFrame, SMALL, TITLE, lines};
+use crate::picture::heading::heading;
 use crate::picture::ruler::{Rows, bracket, left_out, ruler};
 use crate::scene::axis::{Axis, Scale};
 use crate::scene::palette::Class;
 use crate::scene::rows::{Form, LaneMarks, Row, activations, classes, lane_marks, lanes_in_use, rows, runs_two_ways};
-use crate::text::{fit_pixels, lines_of_pixels, pixels, plain};
+use crate::text::{pixels, plain};
 use crate::{Entry, Look, Panel, Report};
 use pipesim_schedule::op::Kind;
 use pipesim_schedule::timeline::Timeline;
@@ -24,55 +26,6 @@ const BREAK: f64 = 18.0;
 /// Remark if `--collapse` finds nothing to draw once.
 pub const NO_REPEAT: &str = "No stretch repeats exactly at least three times on all devices, so everything is drawn.";
 
-const TITLE: Style = Style { ink: Ink::Text, size: 17.0, anchor: Anchor::Start, bold: true };
-const HEAD: Style = Style { ink: Ink::Text, size: 14.0, anchor: Anchor::Start, bold: true };
-const BODY: Style = Style { ink: Ink::Text, size: 11.5, anchor: Anchor::Start, bold: false };
-const MUTED: Style = Style { ink: Ink::Muted, size: 10.5, anchor: Anchor::Start, bold: false };
-const SMALL: Style = Style { ink: Ink::Muted, size: 9.5, anchor: Anchor::Start, bold: false };
-
-/// Columns of a picture, in pixels at the usual text size.
-#[derive(Clone, Copy)]
-struct PictureFrame {
-    width: f64,
-    margin: f64,
-    /// Left and right edge of the time axis.
-    left: f64,
-    right: f64,
-    /// Whether there is room for words: device names, figures next to rows, all figures in the heading.
-    wide: bool,
-}
-
-impl PictureFrame {
-    /// Returns the frame of a picture; `both`: predicted and measured are shown.
-    fn new(width: f64, both: bool) -> PictureFrame {
-        if width >= 640.0 {
-            return PictureFrame { width, margin: 16.0, left: 124.0, right: width - 108.0, wide: true };
-        }
-        let margin = 6.0;
-        let left = margin + if both { 84.0 } else { 34.0 };
-        PictureFrame { width, margin, left, right: width - margin - 2.0, wide: false }
-    }
-
-    /// Left edge and width of the time axis.
-    fn room(&self) -> (f64, f64) {
-        (self.left, self.right - self.left)
-    }
-
-    /// Width of a text that begins at the left margin.
-    fn text(&self) -> f64 {
-        self.width - 2.0 * self.margin
-    }
-}
-
-/// Writes a text in as many lines as needed, `step` apart, the first at `y`; returns the y of the next line.
-fn lines(picture: &mut Picture, style: Style, x: f64, y: f64, width: f64, step: f64, text: &str) -> f64 {
-    let lines = lines_of_pixels(text, width, style.size);
-    for (number, line) in lines.iter().enumerate() {
-        picture.text(style, x, y + step * number as f64, line);
-    }
-    y + step * lines.len() as f64
-}
-
 fn to(style: Style, anchor: Anchor) -> Style {
     Style { anchor, ..style }
 }
@@ -82,12 +35,14 @@ pub fn picture(report: &Report) -> Picture {
     let scale = report.look.font_size.map_or(1.0, |size| size / BODY.size);
     let width = report.look.width.unwrap_or(WIDTH) / scale;
     let both = report.entries.iter().any(|entry| entry.panels().count() > 1);
-    let mut picture = laid_out(report, &PictureFrame::new(width, both));
+    let row_height = report.look.row_height.map(|height| height / scale);
+    let frame = PictureFrame::new(width, both, report.look.columns.as_deref());
+    let mut picture = laid_out(report, &frame, row_height);
     picture.enlarge(scale);
     picture
 }
 
-fn laid_out(report: &Report, frame: &PictureFrame) -> Picture {
+fn laid_out(report: &Report, frame: &PictureFrame, row_height: Option<f64>) -> Picture {
     let mut picture =
         Picture { width: frame.width, title: summary(report), palette: report.look.palette, ..Picture::default() };
     let mut y = frame.margin + 14.0;
@@ -109,9 +64,9 @@ fn laid_out(report: &Report, frame: &PictureFrame) -> Picture {
         })
         .collect();
     let held = MemoryScale::new(&prepared);
-    y = legend(&mut picture, frame, report, &held, y);
+    y = legend(&mut picture, frame, report, (&held, row_height), y);
     for (entry, panels) in report.entries.iter().zip(&prepared) {
-        y = block(&mut picture, frame, entry, panels, &report.look, &held, y + 10.0);
+        y = block(&mut picture, frame, entry, panels, &report.look, (&held, row_height), y + 10.0);
     }
     if report.entries.is_empty() {
         picture.text(BODY, frame.margin, y + 14.0, "No schedules.");
@@ -178,12 +133,18 @@ impl MemoryScale {
     }
 }
 
-fn legend(picture: &mut Picture, frame: &PictureFrame, report: &Report, held: &MemoryScale, y: f64) -> f64 {
+fn legend(
+    picture: &mut Picture,
+    frame: &PictureFrame,
+    report: &Report,
+    (held, row_height): (&MemoryScale, Option<f64>),
+    y: f64,
+) -> f64 {
     let mut x = frame.margin;
     let (mut y, top) = (y + 2.0, y + 2.0);
     let mut found = classes(report);
     let most = report.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0);
-    let heights = Heights::new(most, false);
+    let heights = Heights::new(most, false, row_height);
     found.retain(|&class| heights.draws(class, report.look.waits));
     if found.is_empty() {
         return y;
@@ -228,6 +189,7 @@ fn legend(picture: &mut Picture, frame: &PictureFrame, report: &Report, held: &M
     }
     let any = |is: fn(&Timeline) -> bool| report.panels().any(|p| is(&p.timeline));
     let lighter = match (any(|t| t.chunks > 1), any(|t| t.chunks == 1 && runs_two_ways(&rows(t)))) {
+        (true, _) if any(|t| t.chunks > 4) => "dark and light: chunks in turn",
         (true, true) => "lighter: later chunk or other way",
         (true, false) => "lighter: later chunk",
         (false, true) => "lighter: the other way",
@@ -239,82 +201,18 @@ fn legend(picture: &mut Picture, frame: &PictureFrame, report: &Report, held: &M
     y.max(top) + 6.0
 }
 
-/// Writes name, sizes and figures, one line per panel; below each other if they do not fit side by side.
-fn heading(picture: &mut Picture, frame: &PictureFrame, entry: &Entry, y: f64) -> f64 {
-    let name = fit_pixels(&entry.name, frame.text().min(420.0), HEAD.size);
-    picture.text(HEAD, frame.margin, y, &*name);
-    let mut x = frame.margin + pixels(&name, HEAD.size) * 1.06 + 14.0;
-    let Some(first) = entry.panels().next() else {
-        let text = entry.left_out().and_then(|left_out| left_out.why.lines().next()).unwrap_or("no timeline");
-        picture.text(MUTED, x, y, fit_pixels(text, frame.width - frame.margin - x, MUTED.size));
-        return y + 8.0;
-    };
-    let t = &first.timeline;
-    let sizes = format!(
-        "{} devices · {} micro-batches{}",
-        t.devices,
-        t.microbatches,
-        if t.chunks > 1 { format!(" · {} chunks per device", t.chunks) } else { String::new() }
-    );
-    let figures: Vec<String> = entry.panels().enumerate().map(|(i, panel)| figures(entry, panel, i, frame)).collect();
-    let end = frame.width - frame.margin;
-    let after = x + pixels(&sizes, MUTED.size) * 1.03 + 18.0;
-    if figures.iter().all(|line| after + pixels(line, BODY.size) <= end) {
-        picture.text(MUTED, x, y, sizes);
-        for (i, line) in figures.iter().enumerate() {
-            picture.text(BODY, after, y + 15.0 * i as f64, line);
-        }
-        return y + 15.0 * (figures.len() - 1) as f64;
-    }
-    let mut y = y;
-    if x + pixels(&sizes, MUTED.size) > end {
-        (x, y) = (frame.margin, y + 15.0);
-    }
-    picture.text(MUTED, x, y, fit_pixels(&sizes, end - x, MUTED.size));
-    for line in figures {
-        y = lines(picture, BODY, frame.margin, y + 15.0, frame.text(), 15.0, &line) - 15.0;
-    }
-    y
-}
-
-fn figures(entry: &Entry, panel: &Panel, i: usize, frame: &PictureFrame) -> String {
-    let (m, unit) = (&panel.metrics, &panel.timeline.time_unit);
-    let mut line = format!("makespan {} · bubble {}", quantity(m.makespan, &plain(unit)), percent(m.bubble));
-    if frame.wide {
-        line +=
-            &format!(" · span bubble {} · bubble over ideal {}", percent(m.span_bubble), percent(m.bubble_over_ideal));
-        // The bound belongs to the order, not to a step, so it is written once.
-        if let Some(bound) = m.lower_bound.filter(|_| i == 0) {
-            let time = |value: f64| quantity(value, &plain(unit));
-            line += &m
-                .typical_speed
-                .map_or_else(String::new, |typical| format!(" · at median speed makespan {},", time(typical.makespan)));
-            line += &format!("{} lower bound {}", if m.typical_speed.is_some() { "" } else { " ·" }, time(bound));
-        }
-    }
-    if entry.predicted.is_some() && entry.measured.is_some() {
-        line = format!("{} {line}", source_name(panel.timeline.source));
-    }
-    if i == 1
-        && let Some(error) = &entry.error
-    {
-        line += &format!(" · makespan error {}", signed_percent(error.makespan));
-    }
-    line
-}
-
 fn block(
     picture: &mut Picture,
     frame: &PictureFrame,
     entry: &Entry,
     panels: &[PreparedPanel],
     look: &Look,
-    held: &MemoryScale,
+    (held, row_height): (&MemoryScale, Option<f64>),
     y: f64,
 ) -> f64 {
-    let mut y = heading(picture, frame, entry, y + 14.0) + 8.0;
+    let mut y = heading(picture, frame, entry, look.columns.as_deref(), y + 14.0) + 8.0;
     let Some(devices) = panels.iter().map(|p| p.rows.len()).max() else { return y };
-    let mut heights = Heights::new(devices, panels.len() > 1);
+    let mut heights = Heights::new(devices, panels.len() > 1, row_height);
     if !look.memory {
         heights.memory = 0.0;
     }
@@ -341,12 +239,11 @@ fn block(
     if panels.iter().any(|p| p.axis.repeat.is_some()) {
         y += 20.0;
     }
-    if heights.compute >= 8.0 && frame.wide {
-        let head = to(SMALL, Anchor::End);
-        picture.text(head, frame.width - frame.margin - 42.0, y - 1.0, "busy");
-        picture.text(head, frame.width - frame.margin, y - 1.0, "peak");
-    } else if heights.compute >= 8.0 {
-        picture.text(SMALL, frame.margin, y - 1.0, "device");
+    if heights.compute >= 8.0 {
+        for (edge, name) in frame.edges().into_iter().zip(["busy", "peak"]) {
+            edge.into_iter().for_each(|x| picture.text(to(SMALL, Anchor::End), x, y - 1.0, name));
+        }
+        picture.text(SMALL, frame.margin, y - 1.0, if frame.wide { "" } else { "device" });
     }
     y += 2.0;
     let first_top = y;
@@ -402,10 +299,6 @@ fn block(
         ruler(picture, panel, axis, &rows, SMALL);
         bracket(picture, panel, axis, &rows, SMALL);
         y += 16.0;
-        if !frame.wide {
-            y += 10.0;
-            picture.text(to(SMALL, Anchor::End), frame.right, y, plain(&panel.timeline.time_unit));
-        }
     }
     y += 3.0;
     let remarks = remarks(panels, &forms, frame.right - frame.left, heights.compute, look);
@@ -459,15 +352,13 @@ fn margins(
         let name = source_name(prepared.panel.timeline.source);
         picture.text(Style { size: 9.0, ..to(style, Anchor::End) }, frame.left - 5.0, base - 0.5, name);
     }
-    if !frame.wide {
-        return;
-    }
     let m = &prepared.panel.metrics;
     if let Some(d) = m.per_device.iter().find(|d| d.device as usize == device) {
         // A device without a complete trace is marked.
         let busy = prepared.panel.busy_share(d).map_or("?".to_string(), percent);
-        picture.text(to(style, Anchor::End), frame.width - frame.margin - 42.0, base, busy);
-        picture.text(to(style, Anchor::End), frame.width - frame.margin, base, number(d.peak_activations));
+        for (edge, figure) in frame.edges().into_iter().zip([busy, number(d.peak_activations)]) {
+            edge.into_iter().for_each(|x| picture.text(to(style, Anchor::End), x, base, &*figure));
+        }
     }
 }
 

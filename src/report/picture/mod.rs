@@ -5,6 +5,8 @@ pub mod blend;
 pub mod canvas;
 #[cfg(feature = "pictures")]
 pub mod font;
+pub mod frame;
+pub mod heading;
 pub mod layout;
 #[cfg(feature = "pictures")]
 pub mod pdf;

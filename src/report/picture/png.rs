@@ -28,7 +28,8 @@ impl Report {
         let picture = layout::picture(self);
         bitmap([picture.width, picture.height], |mut bitmap, scale| {
             let mut sheet = Sheet { picture: &picture, scale, bitmap: &mut bitmap };
-            let is_box = |shape: &Shape| matches!(shape, Shape::Boxes(Ink::Box(..) | Ink::Mixed(_), _));
+            let is_box =
+                |shape: &Shape| matches!(shape, Shape::Boxes(Ink::Box(..) | Ink::Mixed(_) | Ink::Border(..), _));
             // Boxes are drawn over everything else, and texts over them.
             let (boxes, others): (Vec<&Shape>, Vec<&Shape>) = picture.shapes.iter().partition(|shape| is_box(shape));
             others.iter().try_for_each(|shape| sheet.shape(shape))?;
@@ -244,8 +245,9 @@ impl Sheet<'_, '_> {
         for (x, y, text) in texts {
             let width = self.bitmap.letters.width(text) * size;
             let x = x * self.scale - width * anchor.share();
-            // The built-in font is light: bold texts are written twice, a pixel apart.
-            for shift in [0.0, f64::from(u8::from(*bold))] {
+            // The built-in font is light: bold texts are written several times, a pixel apart.
+            let shifts = if *bold { (size * 0.06).round().max(1.0) as u32 } else { 0 };
+            for shift in (0..=shifts).map(f64::from) {
                 let Bitmap { backend, letters } = &mut *self.bitmap;
                 letters.draw(text, size, (x + shift).round(), (y * self.scale).round(), |at, share| {
                     backend.draw_pixel(at, color(rgb, share).to_backend_color())

@@ -27,9 +27,10 @@ pub fn ruler(picture: &mut Picture, panel: &Panel, axis: &Axis, rows: &Rows, sty
         picture.shapes.insert(rows.first, Shape::Lines(Ink::Grid, grid));
     }
     let mark = axis.mark().map(|(from, to)| (x(from), x(to)));
+    let end = x(axis.end());
     let mut lines = match mark {
-        Some((from, to)) => vec![[left, y, from, y], [to, y, left + width, y]],
-        None => vec![[left, y, left + width, y]],
+        Some((from, to)) => vec![[left, y, from, y], [to, y, end, y]],
+        None => vec![[left, y, end, y]],
     };
     lines.extend(ticks.iter().map(|&(share, _)| [x(share), y, x(share), y + 4.0]));
     if let Some((from, to)) = mark {
@@ -46,12 +47,13 @@ pub fn ruler(picture: &mut Picture, panel: &Panel, axis: &Axis, rows: &Rows, sty
         fits.then(|| (x(share), y + style.size + 3.5, label))
     });
     picture.texts(Style { anchor: Anchor::Middle, ..style }, labels.collect());
-    let unit = if rows.margin < 12.0 {
-        String::new()
-    } else {
-        fit_pixels(&plain(&panel.timeline.time_unit), rows.margin, style.size)
+    let unit = plain(&panel.timeline.time_unit);
+    // Without room at its right end, the axis has its unit at the left one.
+    let (anchor, x, y, room) = match rows.margin < 20.0 {
+        true => (Anchor::End, left - 6.0, y + style.size + 3.5, left - 8.0),
+        false => (Anchor::Start, end + 6.0, y + 4.0, rows.margin - 6.0),
     };
-    picture.text(Style { anchor: Anchor::Start, ..style }, left + width + 6.0, y + 4.0, unit);
+    picture.text(Style { anchor, ..style }, x, y, fit_pixels(&unit, room, style.size));
 }
 
 /// Returns the remark above rows that do not show all of the time.

@@ -40,6 +40,7 @@ fn class(ink: Ink) -> String {
     match ink {
         Ink::Box(class, shade) => format!("{}{shade}", class.stem()),
         Ink::On(class, shade) => format!("o{}{shade}", class.stem()),
+        Ink::Border(class, shade, light) => format!("{}{}{shade}", if light { 'l' } else { 'd' }, class.stem()),
         Ink::Mixed(_) => String::new(),
         Ink::Cause(cause) => format!("{cause:?}"),
         Ink::Phase(alternate) => if alternate { "phase2" } else { "phase" }.into(),
@@ -101,7 +102,7 @@ fn hatches(picture: &Picture) -> String {
 /// Writes style rules for the classes that occur.
 fn style(picture: &Picture) -> String {
     let mut out = String::from(
-        "text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}.bold{font-weight:650}\
+        "text{font-family:Helvetica,Arial,'Liberation Sans',sans-serif}.bold{font-weight:bold}\
          .middle{text-anchor:middle}.end{text-anchor:end}.ground{fill:#fff}.hatch{stroke:#c3c8d0}\
          .idle{fill:url(#hidle);stroke:#d7dbe1;stroke-width:.5}.memory{fill:#a9b4c6}.axis{stroke:#59636e;fill:none}.cap{stroke:#1f2328;stroke-width:.7}\
          .grid{stroke:#e6e9ed;fill:none}.phase{fill:#59636e}.phase2{fill:#a9b1bb}.text{fill:#1f2328}.muted{fill:#59636e}",
@@ -120,7 +121,7 @@ fn style(picture: &Picture) -> String {
                 let _ = write!(out, ".{}{{fill:{}}}", class(ink), hex(tone.color));
             }
         }
-        if let Ink::On(..) = ink {
+        if let Ink::On(..) | Ink::Border(..) = ink {
             let _ = write!(out, ".{}{{fill:{}}}", class(ink), hex(picture.color(ink)));
         }
     }

@@ -82,6 +82,11 @@ impl Axis {
         (left < 1.0).then(|| (left, left + self.gap / self.length))
     }
 
+    /// Returns where the axis ends: at 1, or if it has a cut, at the panel's end.
+    pub fn end(&self) -> f64 {
+        if self.parts.len() > 1 { self.place(self.end_ns).min(1.0) } else { 1.0 }
+    }
+
     /// Returns the largest width that a duration can have.
     pub fn width(&self, ns: u64) -> f64 {
         ns as f64 / self.length
@@ -109,9 +114,9 @@ impl Axis {
         let (step, decimals) = spacing(self.length / unit, count);
         let mut ticks = Vec::new();
         let mut left = 0.0;
-        for (number, &(from, to)) in self.parts.iter().enumerate() {
-            // The axis may be longer than the last part.
-            let last = number + 1 == self.parts.len();
+        for &(from, to) in &self.parts {
+            // The axis may be longer than its only part; times after a cut say nothing behind the end.
+            let last = self.parts.len() == 1;
             let room = if last { self.length - left } else { (to - from) as f64 }.min(self.length - left);
             let (from, to) = (from as f64 / unit, (from as f64 + room) / unit);
             let first = (from / step - 1e-9).ceil();
@@ -168,7 +173,7 @@ impl Scale {
 
     /// Returns a scale on which an op is at least `target` wide if possible, on an axis `room` wide whose marks of
     /// hidden time are `gap` wide. A schedule that takes more than twice the shortest's time is cut for that at the end
-    /// of the others; a window is never cut.
+    /// of the others if the look allows it; a window is never cut.
     pub fn readable(report: &Report, room: f64, target: f64, gap: f64) -> Scale {
         let look = &report.look;
         let axes = report.entries.iter().map(|entry| {
@@ -234,7 +239,7 @@ impl Scale {
             let taken = in_units(&Axis::taken, &axes);
             let shown = match window {
                 Some(_) => most,
-                None if gap > 0.0 && report.look.collapse => taken.into_iter().fold(0.0, f64::max),
+                None if !report.look.cut || gap > 0.0 && report.look.collapse => taken.into_iter().fold(0.0, f64::max),
                 None => readable(&taken, op, room, target),
             };
             *end = shown;

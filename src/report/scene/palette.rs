@@ -2,7 +2,8 @@
 //!
 //! Two kinds of op, or causes of idle time, differ in their hatch, or else by at least 20 in CIEDE2000 for every
 //! reader: with normal sight, without red or green cones, and in print without colours. The two chunks of a device
-//! differ by at least 9. Letters in the boxes say the rest. `tests/simulation/vision.rs` computes it.
+//! differ by at least 9, and neighbours among five to eight by at least 4.5. Every shade differs by at least 9.5 from the white
+//! and the dark background. Letters in the boxes say the rest. `tests/simulation/vision.rs` computes it.
 
 use crate::scene::look::Palette;
 use pipesim_schedule::op::{Kind, Op};
@@ -59,6 +60,15 @@ pub struct Tone {
 
 const KINDS: usize = Kind::ALL.len();
 
+/// Number of shades of a class.
+pub const SHADES: u8 = 8;
+
+/// By shade: its share of the last chunk's colour. Up to four chunks have the first four, from dark to light.
+const SHARES: [f64; SHADES as usize] = [0.0, 0.39, 0.73, 1.0, 0.14, 0.27, 0.56, 0.86];
+
+/// Shades of more than four chunks: dark and light alternate, which tells neighbours apart.
+const ALTERNATING: [u8; SHADES as usize] = [0, 6, 4, 2, 5, 7, 1, 3];
+
 /// What is no op: stem in style sheets and name in legends.
 const OTHERS: [(Class, &str, &str); 5] = [
     (Class::Step, "step", "step ops"),
@@ -75,11 +85,11 @@ const NEAR: [u8; Class::COUNT] = [4, 6, 2, 3, 4, 3, 6, 5, 7, 7, 7, 1, 5, 2, 5];
 type Tones = [(Rgb, Rgb, Hatch); Class::COUNT];
 
 const DEFAULT: Tones = [
-    ([0x1a, 0x2d, 0x96], [0x78, 0x94, 0xde], Hatch::Plain),
-    ([0x10, 0x8a, 0x8a], [0x7c, 0xc4, 0xc4], Hatch::Plain),
-    ([0x7d, 0xb5, 0x3c], [0xc8, 0xe5, 0xaa], Hatch::Falling),
-    ([0xf7, 0xb2, 0x5a], [0xff, 0xfa, 0xf4], Hatch::Plain),
-    ([0x7d, 0x8f, 0xe0], [0xc4, 0xd0, 0xf6], Hatch::Upright),
+    ([0x14, 0x10, 0xa1], [0x07, 0x6c, 0xcc], Hatch::Plain),
+    ([0x07, 0x78, 0x79], [0x70, 0xca, 0xd4], Hatch::Plain),
+    ([0x6e, 0xb0, 0x33], [0x55, 0xea, 0xa8], Hatch::Falling),
+    ([0xf1, 0x88, 0x37], [0xef, 0xcb, 0xa5], Hatch::Plain),
+    ([0xc5, 0x94, 0xd2], [0xc5, 0x94, 0xd2], Hatch::Upright),
     ([0x8b, 0x65, 0x33], [0x8b, 0x65, 0x33], Hatch::Level),
     ([0xb8, 0xa1, 0x91], [0xb8, 0xa1, 0x91], Hatch::Level),
     ([0xe0, 0x8c, 0xc0], [0xe0, 0x8c, 0xc0], Hatch::Rising),
@@ -88,16 +98,16 @@ const DEFAULT: Tones = [
     ([0xa4, 0x9d, 0xbb], [0xa4, 0x9d, 0xbb], Hatch::Crossed),
     ([0xd2, 0x36, 0x3b], [0xd2, 0x36, 0x3b], Hatch::Plain),
     ([0x97, 0x5b, 0xc6], [0x97, 0x5b, 0xc6], Hatch::Plain),
-    ([0x6f, 0xae, 0x8e], [0x6f, 0xae, 0x8e], Hatch::Upright),
+    ([0x62, 0xa0, 0x80], [0x62, 0xa0, 0x80], Hatch::Upright),
     ([0xb5, 0x8a, 0xc8], [0xb5, 0x8a, 0xc8], Hatch::Falling),
 ];
 
 /// Sky blue, reddish purple and orange are close to Okabe and Ito's palette.
 const COLOUR_BLIND: Tones = [
-    ([0x00, 0x3a, 0x6c], [0x2c, 0x6a, 0x9f], Hatch::Plain),
+    ([0x00, 0x3a, 0x6c], [0x2a, 0x67, 0x9c], Hatch::Plain),
     ([0x3f, 0x9c, 0xd3], [0x9f, 0xd4, 0xf3], Hatch::Rising),
     ([0xcc, 0x79, 0xa7], [0xe9, 0xc2, 0xd7], Hatch::Falling),
-    ([0xe6, 0x9f, 0x00], [0xfd, 0xe3, 0xb4], Hatch::Plain),
+    ([0xd1, 0x8e, 0x00], [0xf0, 0xcd, 0x88], Hatch::Plain),
     ([0x7f, 0x9f, 0xd0], [0x7f, 0x9f, 0xd0], Hatch::Upright),
     ([0x7d, 0x67, 0x40], [0x7d, 0x67, 0x40], Hatch::Level),
     ([0xa9, 0xa3, 0x9b], [0xa9, 0xa3, 0x9b], Hatch::Level),
@@ -112,10 +122,10 @@ const COLOUR_BLIND: Tones = [
 ];
 
 const GREY: Tones = [
-    ([0x10; 3], [0x58; 3], Hatch::Plain),
+    ([0x30; 3], [0x58; 3], Hatch::Plain),
     ([0x98; 3], [0xcc; 3], Hatch::Rising),
-    ([0xa4; 3], [0xd8; 3], Hatch::Falling),
-    ([0xb4; 3], [0xf8; 3], Hatch::Plain),
+    ([0x94; 3], [0xce; 3], Hatch::Falling),
+    ([0x9c; 3], [0xcc; 3], Hatch::Plain),
     ([0xa8; 3], [0xa8; 3], Hatch::Upright),
     ([0x6c; 3], [0x6c; 3], Hatch::Level),
     ([0xa5; 3], [0xa5; 3], Hatch::Level),
@@ -152,14 +162,14 @@ pub const WHITE: Rgb = [0xff; 3];
 const BLACK: Rgb = [0x11; 3];
 
 impl Palette {
-    /// How a class's boxes look; `shade` is the shade of their chunk, 0 to 3.
+    /// How a class's boxes look; `shade` is the shade of their chunk, below [`SHADES`].
     pub(crate) fn tone(self, class: Class, shade: u8) -> Tone {
         let (first, last, hatch) = match self {
             Palette::Default => DEFAULT,
             Palette::ColourBlind => COLOUR_BLIND,
             Palette::Grey => GREY,
         }[class.number()];
-        let color = mix(first, last, [0.0, 0.39, 0.73, 1.0][usize::from(shade.min(3))]);
+        let color = mix(first, last, SHARES[usize::from(shade.min(SHADES - 1))]);
         let text = if contrast(color, WHITE) >= contrast(color, BLACK) { WHITE } else { BLACK };
         // Lines are never nearer to the text's colour than may be read.
         let darker = mix(color, [0; 3], 0.22);
@@ -188,6 +198,16 @@ fn ground(color: Rgb, line: Rgb, hatch: Hatch) -> Rgb {
         let (mean, line) = (f64::from(color[i]), f64::from(line[i]));
         ((mean - line * (1.0 - free)) / free).round().clamp(0.0, 255.0) as u8
     })
+}
+
+impl Tone {
+    /// Returns the dark or the light side of the border between two boxes. Their mean is the boxes' own colour.
+    pub(crate) fn border(&self, light: bool) -> Rgb {
+        self.color.map(|value| {
+            let away = (f64::from(value.min(u8::MAX - value)) * 0.85).round() as u8;
+            if light { value + away } else { value - away }
+        })
+    }
 }
 
 impl Hatch {
@@ -355,12 +375,13 @@ pub fn grey(color: Rgb) -> Rgb {
     [(value * 255.0).round() as u8; 3]
 }
 
-/// Returns the shade of a chunk; the first chunk is the darkest.
+/// Returns the shade of a chunk. The first chunk is the darkest; of up to four, later ones are lighter.
 pub fn shade(chunk: usize, chunks: usize) -> u8 {
     match chunks {
         0 | 1 => 0,
         2 => [0, 2][chunk.min(1)],
-        _ => ((chunk * 3 + (chunks - 1) / 2) / (chunks - 1)).min(3) as u8,
+        3 | 4 => ((chunk * 3 + (chunks - 1) / 2) / (chunks - 1)).min(3) as u8,
+        _ => ALTERNATING[chunk % ALTERNATING.len()],
     }
 }
 

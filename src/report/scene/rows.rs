@@ -15,7 +15,7 @@ pub struct Mark<'a> {
     /// Op of the span's name, on every queue.
     pub op: Option<Op>,
     pub class: Class,
-    /// 0 to 3, by chunk.
+    /// Shade, by chunk.
     pub shade: u8,
     /// Lane, for spans of one queue that overlap.
     pub lane: u32,

@@ -159,7 +159,7 @@ fn heading(out: &mut String, entry: &crate::Entry, width: usize, look: &Pens, se
             _ => String::new(),
         };
         let makespan = quantity(m.makespan, &panel.timeline.time_unit);
-        let iteration = entry.predicted_iteration().filter(|_| panel.timeline.source == Source::Predicted);
+        let iteration = entry.iteration().filter(|_| panel.timeline.source == Source::Predicted);
         let whole = iteration.map_or_else(String::new, |iteration| {
             format!("{}, of which pipeline ", quantity(iteration, &panel.timeline.time_unit))
         });

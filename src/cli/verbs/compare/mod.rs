@@ -1,5 +1,6 @@
 //! `pipesim compare`: saved timelines side by side, predictions paired with measurements.
 
+mod change;
 mod labels;
 
 use crate::cli::Failure;
@@ -7,6 +8,7 @@ use crate::cli::options::costs::read_text;
 use crate::cli::options::output::{DrawOptions, WriteOptions, origin};
 use crate::cli::options::threshold::{Figures, ThresholdOptions};
 use crate::cli::terminal::progress::RemarkOptions;
+pub use change::{MEMORY, QUESTION};
 use clap::Args;
 use labels::{Labelled, labels};
 use pipesim_cost::TimeUnit;
@@ -20,8 +22,14 @@ use std::path::{Path, PathBuf};
 #[derive(Args)]
 pub struct Compare {
     /// Timelines written by -o FILE.json, and report folders
-    #[arg(required = true)]
+    #[arg(required_unless_present_any = ["before", "after"])]
     files: Vec<PathBuf>,
+    /// Show what changed from this timeline to that of --after, and what it gained
+    #[arg(long, value_name = "FILE.json", requires = "after", conflicts_with = "files")]
+    before: Option<PathBuf>,
+    /// The timeline that --before is compared with
+    #[arg(long, value_name = "FILE.json", requires = "before", conflicts_with = "files")]
+    after: Option<PathBuf>,
     #[command(flatten)]
     draw: DrawOptions,
     #[command(flatten)]
@@ -42,16 +50,25 @@ struct Given {
 impl Compare {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        let (mut timelines, mut origins) = (Vec::new(), Vec::new());
-        for Given { path, origin } in self.timelines()? {
-            let _busy = self.remarks.busy(&format!("reading {}", path.display()), None);
-            let text = read_text(&path, 4 << 30)?;
-            let read = Timeline::list_from_json(&text);
-            timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
-            origins.resize(timelines.len(), origin);
-        }
-        let mut report = paired(in_one_unit(timelines)?, &origins);
+        let mut report = match (&self.before, &self.after) {
+            (Some(before), Some(after)) => {
+                let before = change::single(self.read(before)?, "--before", before)?;
+                let after = change::single(self.read(after)?, "--after", after)?;
+                let mut both = in_one_unit(vec![before, after])?.into_iter();
+                let (Some(before), Some(after)) = (both.next(), both.next()) else { return Ok(()) };
+                change::report(before, after)
+            }
+            _ => {
+                let (mut timelines, mut origins) = (Vec::new(), Vec::new());
+                for Given { path, origin } in self.timelines()? {
+                    timelines.extend(self.read(&path)?);
+                    origins.resize(timelines.len(), origin);
+                }
+                paired(in_one_unit(timelines)?, &origins)
+            }
+        };
         self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
+        report.look.cut = false; // a comparison that ends with the fastest would mislead
         report.entries.iter().flat_map(|entry| &entry.notes).for_each(|note| self.remarks.remark(note));
         let verdict = self.thresholds.judge(&report.entries.iter().map(Figures::of_entry).collect::<Vec<_>>())?;
         let table = || self.draw.terminal(&report);
@@ -59,6 +76,12 @@ impl Compare {
         report.provenance.extend(origin());
         self.write.write(&report, &[], printed, self.remarks)?;
         verdict.result()
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<Timeline>, Failure> {
+        let _busy = self.remarks.busy(&format!("reading {}", path.display()), None);
+        let read = Timeline::list_from_json(&read_text(path, 4 << 30)?);
+        read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
     }
 
     /// Returns the files, and the timelines in report folders.
@@ -146,7 +169,9 @@ fn paired(timelines: Vec<Timeline>, origins: &[PathBuf]) -> Report {
             entry.notes.extend(other_order(&predicted.timeline, &measured.timeline));
         }
     }
-    Report { title: "Compared timelines".to_string(), entries, extra_tables, ..Report::default() }
+    let report = Report { title: "Compared timelines".to_string(), entries, extra_tables, ..Report::default() };
+    let title = if report.entries.len() > 1 { report.headline_of(&report.title) } else { report.title.clone() };
+    Report { title, ..report }
 }
 
 /// Says where a measured schedule has another order than the predicted one of the same name.

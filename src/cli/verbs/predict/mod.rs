@@ -1,6 +1,7 @@
 //! `pipesim predict`: simulate schedules.
 
 mod comparison;
+mod headline;
 mod judged;
 mod layouts;
 mod measured;
@@ -266,6 +267,11 @@ impl Predict {
         if compared {
             report = comparison::compared(report, &cases, question.are_several());
         }
+        add_columns(&mut report, &predictions);
+        if !question.are_several() {
+            headline::add(&mut report, question, prepared.layouts());
+        }
+        headline::note(&mut report, question, &predictions);
         write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.provenance.extend(origin());
         if let Some(verdict) = &verdict {
@@ -276,7 +282,6 @@ impl Predict {
         if let [analytic] = prepared.layouts() {
             report.extra_tables.extend([hardware::table(analytic, &predictions), hardware::memory_table(&predictions)]);
         }
-        add_columns(&mut report, &predictions);
         let json = || {
             if let (false, Some(verdict)) = (compared, &verdict) {
                 let text = output::json(&Judged { schema_version: 1, predictions: &predictions, verdict })?;
