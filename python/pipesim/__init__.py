@@ -22,26 +22,30 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any, Iterable, Mapping, Union, overload
 
 from . import _arguments, _program
 from ._asked import Asked, schedule_words
-from ._errors import EnvironmentFailure, Error, Hang, ScheduleError, UsageError
+from ._errors import EnvironmentFailure, Error, Hang, PipesimWarning, ScheduleError, UsageError
 from ._program import program
-from ._results import Check, Explanation, Plan, Plans, Prediction, Predictions, Record, Spans
+from ._results import BuiltIn, BuiltIns, Check, Checks, Delivery, Device, Explanation, Explanations, Imported, Misfit, Plan, Plans, Prediction, Predictions, Record, Remedy, Spans, Training, of_job
 from ._schedule import Schedule, from_torch
 from .record import Recorder, record
 
 __all__ = [
-    "Check", "Error", "EnvironmentFailure", "Explanation", "Hang", "Plan", "Plans", "Prediction", "Predictions", "Record", "Recorder",
-    "Schedule", "ScheduleError", "Spans", "UsageError", "check", "compare", "explain", "from_torch", "plan", "predict",
-    "predict_model", "program", "record", "run", "schedules",
+    "BuiltIn", "BuiltIns", "Check", "Checks", "Costs", "Delivery", "Device", "EnvironmentFailure", "Error", "Explanation", "Explanations",
+    "Hang", "Imported", "Misfit", "Named", "Numbers", "PipesimWarning", "Plan", "Plans", "Prediction", "Predictions", "Record", "Recorder",
+    "Remedy", "Schedule", "ScheduleError", "Spans", "Training", "UsageError", "Value", "check", "compare", "explain", "export", "from_torch",
+    "generate", "import_traces", "plan", "predict", "predict_model", "program", "record", "run", "schedules", "train",
 ]  # fmt: skip
 
 #: The name of a schedule, the path of one, or its text.
 Named = Union[str, "os.PathLike[str]", Schedule]
 #: Costs as text, or by name: a number, a text with a unit, or a list with one per stage.
 Costs = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
+#: The value of an option: see the page "Python".
+Value = Union[str, "os.PathLike[str]", float, bool, None, Iterable[Any], Mapping[Any, Any]]
 #: Several numbers: a list, or a text as on the command line, such as ``"4..64*2"``.
 Numbers = Union[str, Iterable[int]]
 
@@ -72,43 +76,36 @@ def _asking(verb: str, schedules: Any, named: Mapping[str, Any], options: Mappin
     return Asked(verb, wanted, words, several), listed or bool(several) or len(wanted) > 1
 
 
-def _of_job(out: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a result with the job that it is of, and with what is said of its measured step, if there are any."""
-    return {**one, **{name: out[name] for name in ("job", "verdict") if name in out}}
-
-
 def _answered(asked: Asked, name: str, several: bool) -> dict[str, Any]:
     """Returns the program's JSON, with as many results under `name` as were asked for."""
-    out = _program.parsed(asked.run("-q", "--format", "json"))
+    out = _program.parsed(asked.run("--format", "json"))
     if not several and len(out[name]) != 1:
         raise UsageError(f"expected arguments of one result, found those of {len(out[name])}; give a list of schedules, devices or microbatches")
     return out
 
 
-def _predicted(schedules: Any, named: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    asked, several = _asking("predict", schedules, named, options)
-    out = _answered(asked, "predictions", several)
-    return Predictions(out, asked) if several else Prediction(_of_job(out, out["predictions"][0]), asked)
-
-
-def _each(verb: str, kind: type[Record], name: str, schedules: Any, named: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+def _each(verb: str, one: type[Record], all_: type[Record], name: str, schedules: Any, named: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Asks a verb; returns `one` result, or `all_` of several."""
     asked, several = _asking(verb, schedules, named, options)
     out = _answered(asked, name, several)
-    found = [_of_job(out, one) for one in out[name]]
-    return [kind(one, asked.alone(place, found)) for place, one in enumerate(found)] if several else kind(found[0], asked)
+    return all_(out, asked) if several else one(of_job(out, out[name][0]), asked)
+
+
+def _predicted(schedules: Any, named: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    return _each("predict", Prediction, Predictions, "predictions", schedules, named, options)
 
 
 @overload
-def predict(*, job: str | os.PathLike[str], hardware: str | os.PathLike[str], **options: Any) -> Prediction: ...
+def predict(*, job: str | os.PathLike[str], hardware: str | os.PathLike[str], **options: Value) -> Prediction: ...
 @overload
-def predict(schedule: Named, devices: int, microbatches: int, costs: Costs = None, **options: Any) -> Prediction: ...
+def predict(schedule: Named, devices: int, microbatches: int, costs: Costs = None, **options: Value) -> Prediction: ...
 @overload
-def predict(schedule: Iterable[Named], devices: int | Numbers, microbatches: int | Numbers, costs: Costs = None, **options: Any) -> Predictions: ...
+def predict(schedule: Iterable[Named], devices: int | Numbers, microbatches: int | Numbers, costs: Costs = None, **options: Value) -> Predictions: ...
 @overload
-def predict(schedule: Named, devices: Numbers, microbatches: int | Numbers, costs: Costs = None, **options: Any) -> Predictions: ...
+def predict(schedule: Named, devices: Numbers, microbatches: int | Numbers, costs: Costs = None, **options: Value) -> Predictions: ...
 @overload
-def predict(schedule: Named, devices: int, microbatches: Numbers, costs: Costs = None, **options: Any) -> Predictions: ...
-def predict(schedule: Any = None, devices: Any = None, microbatches: Any = None, costs: Costs = None, **options: Any) -> Any:
+def predict(schedule: Named, devices: int, microbatches: Numbers, costs: Costs = None, **options: Value) -> Predictions: ...
+def predict(schedule: Any = None, devices: Any = None, microbatches: Any = None, costs: Costs = None, **options: Value) -> Any:
     """Predicts a step: a :class:`Prediction`, or :class:`Predictions` for several schedules, devices or microbatches.
 
     `costs` are those of ``--costs``, as text or as a mapping: ``{"F": 1, "I": 1.2, "W": 0.8, "comm": 0.1}``, a list has a cost per
@@ -126,50 +123,54 @@ def predict(schedule: Any = None, devices: Any = None, microbatches: Any = None,
 
 
 @overload
-def predict_model(model: str | os.PathLike[str], hardware: str | os.PathLike[str], schedule: Named = "1f1b", *, stages: int, **options: Any) -> Prediction: ...
+def predict_model(model: str | os.PathLike[str], hardware: str | os.PathLike[str], schedule: Named = "1f1b", *, stages: int, **options: Value) -> Prediction: ...
 @overload
-def predict_model(model: str | os.PathLike[str], hardware: str | os.PathLike[str], schedule: Iterable[Named], *, stages: int | Numbers, **options: Any) -> Predictions: ...
-def predict_model(model: Any, hardware: Any, schedule: Any = "1f1b", *, stages: Any, **options: Any) -> Any:
+def predict_model(model: str | os.PathLike[str], hardware: str | os.PathLike[str], schedule: Iterable[Named], *, stages: int | Numbers, **options: Value) -> Predictions: ...
+def predict_model(model: Any, hardware: Any, schedule: Any = "1f1b", *, stages: Any, **options: Value) -> Any:
     """Predicts the step of a model on hardware: times in ms, ``iteration_s``, ``mfu``, memory. Lists of `stages`, ``micro``, ``tp``,
     ``dp`` and ``micro_batch_size`` give :class:`Predictions` of every combination.
 
-    >>> ps.predict_model("llama-3-70b", "h100-sxm", "1f1b", stages=4, tp=8, micro=32, seq=8192).gpus
+    >>> ps.predict_model("llama-3-70b", "h100-sxm", "1f1b", stages=4, tp=8, micro=32, seq=8192, sequence_parallel=True).gpus
     32
     """
     return _predicted(schedule, {"model": model, "hardware": hardware, "stages": stages}, options)
 
 
 @overload
-def explain(*, job: str | os.PathLike[str], hardware: str | os.PathLike[str], **options: Any) -> Explanation: ...
+def explain(*, job: str | os.PathLike[str], hardware: str | os.PathLike[str], **options: Value) -> Explanation: ...
 @overload
-def explain(schedule: Named, devices: int, microbatches: int, costs: Costs = None, **options: Any) -> Explanation: ...
+def explain(schedule: Named, devices: int, microbatches: int, costs: Costs = None, **options: Value) -> Explanation: ...
 @overload
-def explain(schedule: Iterable[Named], devices: int, microbatches: int, costs: Costs = None, **options: Any) -> list[Explanation]: ...
-def explain(schedule: Any = None, devices: Any = None, microbatches: Any = None, costs: Costs = None, **options: Any) -> Any:
-    """Explains why devices idle, and what would shorten the step: an :class:`Explanation`, or a list of them."""
-    return _each("explain", Explanation, "explanations", schedule, {"stages": devices, "micro": microbatches, "costs": costs}, options)
+def explain(schedule: Iterable[Named], devices: int, microbatches: int, costs: Costs = None, **options: Value) -> Explanations: ...
+def explain(schedule: Any = None, devices: Any = None, microbatches: Any = None, costs: Costs = None, **options: Value) -> Any:
+    """Explains why devices idle, and what would shorten the step: an :class:`Explanation`, or :class:`Explanations`.
+
+    >>> ps.explain("gpipe", 2, 2).sentences[0]
+    '9 units: an average device works 6 and idles 3 (bubble 33.3 %).'
+    """
+    return _each("explain", Explanation, Explanations, "explanations", schedule, {"stages": devices, "micro": microbatches, "costs": costs}, options)
 
 
 @overload
-def check(*, job: str | os.PathLike[str], **options: Any) -> Check: ...
+def check(*, job: str | os.PathLike[str], **options: Value) -> Check: ...
 @overload
-def check(schedule: Named, devices: int, microbatches: int, **options: Any) -> Check: ...
+def check(schedule: Named, devices: int, microbatches: int, **options: Value) -> Check: ...
 @overload
-def check(schedule: Iterable[Named], devices: int, microbatches: int, **options: Any) -> list[Check]: ...
-def check(schedule: Any = None, devices: Any = None, microbatches: Any = None, **options: Any) -> Any:
-    """Checks with which communication a schedule runs: a :class:`Check`, or a list of them.
+def check(schedule: Iterable[Named], devices: int, microbatches: int, **options: Value) -> Checks: ...
+def check(schedule: Any = None, devices: Any = None, microbatches: Any = None, **options: Value) -> Any:
+    """Checks with which communication a schedule runs: a :class:`Check`, or :class:`Checks`.
 
     >>> ps.check("1f1b", 2, 4).survives["channel"]
     False
     """
-    return _each("check", Check, "checks", schedule, {"stages": devices, "micro": microbatches}, options)
+    return _each("check", Check, Checks, "checks", schedule, {"stages": devices, "micro": microbatches}, options)
 
 
 @overload
-def plan(*, job: str | os.PathLike[str], hardware: str | os.PathLike[str], **options: Any) -> Plans: ...
+def plan(*, job: str | os.PathLike[str], hardware: str | os.PathLike[str], **options: Value) -> Plans: ...
 @overload
-def plan(model: str | os.PathLike[str], hardware: str | os.PathLike[str], *, gpus: int | Numbers, batch: int, seq: int, **options: Any) -> Plans: ...
-def plan(model: Any = None, hardware: Any = None, *, gpus: Any = None, batch: Any = None, seq: Any = None, **options: Any) -> Plans:
+def plan(model: str | os.PathLike[str], hardware: str | os.PathLike[str], *, gpus: int | Numbers, batch: int, seq: int, **options: Value) -> Plans: ...
+def plan(model: Any = None, hardware: Any = None, *, gpus: Any = None, batch: Any = None, seq: Any = None, **options: Value) -> Plans:
     """Finds the best layouts of a model on a number of GPUs, or on the best of several numbers.
 
     >>> ps.plan("gpt2", "a100-sxm-80gb", gpus=4, batch=16, seq=256, fix={"tp": 2})[0].tp
@@ -181,18 +182,74 @@ def plan(model: Any = None, hardware: Any = None, *, gpus: Any = None, batch: An
             _arguments.refuse(name, "a value", value)
     words = {name: _arguments.option(name, value) for name, value in {**named, **options}.items()}
     asked = Asked("plan", [], words)
-    return Plans(_program.parsed(asked.run("-q", "--format", "json")), asked)
+    return Plans(_program.parsed(asked.run("--format", "json")), asked)
 
 
-def run(schedule: Named | Iterable[Named], devices: int, microbatches: int, *, progress: bool = True, **options: Any) -> Record:
+def run(schedule: Named | Iterable[Named], devices: int, microbatches: int, *, progress: bool = True, **options: Value) -> Record:
     """Trains a model on this machine and compares with the prediction, as ``pipesim run`` does; Ctrl-C ends after a step."""
     asked, _ = _asking("run", schedule, {"stages": devices, "micro": microbatches}, options)
-    quiet = [] if progress else ["-q"]
     output = [] if options.get("output") is not None else ["--output=-"]
-    return Record(_program.parsed(asked.run("--format", "json", *quiet, *output, shown=progress)))
+    return Record(_program.parsed(asked.run("--format", "json", *output, shown=progress)))
 
 
-def compare(*timelines: str | os.PathLike[str], **options: Any) -> Record:
+def train(
+    schedule: Named | None = None, devices: int | None = None, microbatches: int | None = None, *,
+    output: str | os.PathLike[str] | None = None, resume: str | os.PathLike[str] | None = None, progress: bool = True, **options: Value,
+) -> Training:  # fmt: skip
+    """Trains a model to the end, as ``pipesim train`` does: ``train("1f1b", 2, 4, output="mine", steps=20)``, or goes on:
+    ``train(resume="mine", steps=40)``. Ctrl-C finishes the step and saves."""
+    if schedule is None and resume is None:
+        _arguments.refuse("schedule", "a schedule, or a run to resume", schedule)
+    folder = output if output is not None else resume
+    if folder is None:
+        _arguments.refuse("output", "a folder for the log and checkpoints", output)
+    named = {"stages": devices, "micro": microbatches, "output": output, "resume": resume}
+    words = {name: _arguments.option(name, value) for name, value in {**named, **options}.items() if value is not None}
+    asked = Asked("train", [] if schedule is None else schedule_words(schedule), words)
+    asked.run(shown=progress)
+    place = Path(os.fspath(folder))
+    run_ = place if (place / "log.jsonl").is_file() else place.parent  # a checkpoint of a run can be resumed, too
+    steps = [_program.parsed(line) for line in (run_ / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    newest = max(path.name for path in run_.glob("step-*"))
+    return Training({"folder": str(run_), "checkpoint": str(run_ / newest), "steps": steps})
+
+
+def generate(checkpoint: str | os.PathLike[str], prompt: str | None = None, tokens: int = 100, **options: Value) -> str:
+    """Returns text that a trained model writes after `prompt`: of a folder of :func:`train`, of one of its checkpoints, or of Hugging Face's."""
+    words = {name: _arguments.option(name, value) for name, value in {"prompt": prompt, "tokens": tokens, **options}.items()}
+    return Asked("generate", [], words, others=["--", _arguments.path("checkpoint", checkpoint)]).run().removesuffix("\n")
+
+
+def import_traces(*traces: str | os.PathLike[str], **options: Value) -> Imported:
+    """Reads the profiler's traces of a PyTorch run, one file per rank: files, folders and patterns. The result has the run's timeline.
+
+    ``import_traces("traces/", label={r"fwd_(\\d+)": "F"}, costs="costs.json")``
+    """
+    if not traces:
+        raise UsageError("traces: expected a trace or more, found none; give files, a folder or a pattern")
+    paths = [_arguments.path("traces", one) for one in traces]
+    words = {name: _arguments.option(name, value) for name, value in options.items()}
+    asked = Asked("import", [], words, others=["./" + path if path.startswith("-") else path for path in paths])
+    return Imported(_program.parsed(asked.run("--format", "json")), asked)
+
+
+def export(schedule: Named, devices: int, microbatches: int, to: str, *, output: str | os.PathLike[str] | None = None, **options: Value) -> str:
+    """Returns a schedule as text for another program, and writes it to `output` if that is given: ``to`` is ``pytorch-csv``,
+    ``pytorch-csv-comms``, ``json``, ``dot``, ...
+
+    >>> ps.export("1f1b", 2, 2, "pytorch-csv").splitlines()
+    ['0F0,0F1,0B0,0B1', '1F0,1B0,1F1,1B1']
+    """
+    asked, several = _asking("export", schedule, {"stages": devices, "micro": microbatches, "to": to}, options)
+    if several:
+        _arguments.refuse("schedule", "one schedule and one number of each", schedule)
+    text = asked.run()
+    if output is not None:
+        Path(_arguments.path("output", output)).write_text(text, encoding="utf-8", newline="")
+    return text
+
+
+def compare(*timelines: str | os.PathLike[str], **options: Value) -> Record:
     """Compares saved timelines and reports; predictions are paired with measurements."""
     paths = [_arguments.path("timelines", one) for one in timelines]
     words = {name: _arguments.option(name, value) for name, value in options.items()}
@@ -200,13 +257,13 @@ def compare(*timelines: str | os.PathLike[str], **options: Any) -> Record:
     return Record(_program.parsed(_program.run(["compare", *listed, "-q", "--format", "json", "--", *paths], words)))
 
 
-def schedules() -> list[Record]:
+def schedules() -> BuiltIns:
     """Returns the built-in schedules: name, summary, paper, memory and bubble.
 
     >>> ps.schedules()[2].name
     '1f1b'
     """
-    return [Record(one) for one in _program.parsed(_program.run(["schedules", "--json"]))["schedules"]]
+    return BuiltIns(_program.parsed(_program.run(["schedules", "--json"])))
 
 
 def _main() -> None:

@@ -17,7 +17,7 @@ from ._errors import UsageError
 
 #: Options without a value, with their aliases: True or False. A check compares them with the program's help.
 SWITCHES = frozenset(
-    "ascii balance baseline collapse defer_reduce_grad_wait delay_wgrad delay_wgrad_compute moe_overlap no_cut no_memory no_notes no_waits "
+    "all_steps ascii balance baseline collapse defer_reduce_grad_wait delay_wgrad delay_wgrad_compute moe_overlap no_cut no_memory no_notes no_waits "
     "overlap_cpu_optimizer_d2h_h2d overlap_moe_expert_parallel_comm overlap_optimizer_offload repeat_batch sequence_parallel tables".split()
 )
 #: Options that the package sets itself.
@@ -25,11 +25,11 @@ _OWN = frozenset("format help json only quiet version".split())
 #: Options of which predict takes several numbers, and the fields of its results that tell which one a result is for.
 SEVERAL = {"tp": "tp", "stages": "devices", "dp": "dp", "micro_batch_size": "micro_batch_size", "micro": "microbatches"}
 #: Options that are given once per value of a list.
-_REPEATED = frozenset("delivery fail_if fix job_env job_file link output schedules set slow slow_link straggler".split())
+_REPEATED = frozenset("delivery fail_if fix job_env job_file label link output schedules set slow slow_link straggler".split())
 #: Options whose list is one text, with what separates its values.
 _JOINED = {"columns": ",", "contention": ",", "gpus": ",", "layers": ",", "link_contention": ",", "packed": ",", "recompute": ",", "slice_lengths": ":", "unshard_lookahead": ","}
 #: Options that take pairs of a name and a value.
-_PAIRS = frozenset("fix job_env set slow slow_link straggler".split())
+_PAIRS = frozenset("fix job_env label set slow slow_link straggler".split())
 #: Most numbers of a list, as on the command line.
 _MOST = 1000
 #: Digits of a fraction: more than the program keeps.

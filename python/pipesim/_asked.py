@@ -18,10 +18,10 @@ _OF_PAGES = frozenset("no_cut no_memory no_waits palette title window".split())
 
 
 class Asked:
-    """A verb with its schedules and the words of its options."""
+    """A verb with its schedules, the words of its options, and other words."""
 
-    def __init__(self, verb: str, schedules: Sequence[str | Schedule], options: Mapping[str, Sequence[str]], several: Sequence[str] = ()):
-        self.verb, self.schedules, self.options = verb, list(schedules), dict(options)
+    def __init__(self, verb: str, schedules: Sequence[str | Schedule], options: Mapping[str, Sequence[str]], several: Sequence[str] = (), others: Sequence[str] = ()):
+        self.verb, self.schedules, self.options, self.others = verb, list(schedules), dict(options), list(others)
         #: The options that were given as several numbers.
         self.several = list(several)
         #: Which of the schedules is meant alone, from 1.
@@ -29,16 +29,18 @@ class Asked:
         #: Which result is meant, and of how many, until `only` is known.
         self._place: tuple[int, int] | None = None
 
-    def run(self, *more: str, shown: bool = False) -> str:
-        """Runs the program; texts of schedules become files meanwhile."""
+    def run(self, *more: str, shown: bool = False, names: Mapping[str, str] = {}) -> str:
+        """Runs the program; texts of schedules become files meanwhile, of which messages say the caller's names, as of those in `names`."""
         if self._place:
             self.only, self._place = self._number(*self._place), None
         kept = self._of_files(Path(more[-1]).suffix[1:]) if "-o" in more else self.options
         with tempfile.TemporaryDirectory() as folder:
-            schedules = [f"--schedule={one.written(folder) if isinstance(one, Schedule) else one}" for one in self.schedules]
+            written = {one.written(folder): one.called() for one in self.schedules if isinstance(one, Schedule)}
+            paths = iter(written)
+            schedules = [f"--schedule={next(paths) if isinstance(one, Schedule) else one}" for one in self.schedules]
             only = [f"--only={self.only}"] if self.only else []
             words = [word for words in kept.values() for word in words]
-            return _program.run([self.verb, *schedules, *words, *only, *more], {*self.options, "schedule"}, shown)
+            return _program.run([self.verb, *schedules, *words, *self.others, *only, *more], {*self.options, "schedule"}, shown, {**written, **names})
 
     def _of_files(self, ending: str) -> dict[str, Sequence[str]]:
         """Returns the options for one file: without those of other files and of the look of another kind."""
@@ -50,7 +52,7 @@ class Asked:
         """Returns what asks for the result at `place` of several alone."""
         numbers = [tuple(one.get(_arguments.SEVERAL[name]) for name in self.several) for one in results]
         own = {name: [f"--{name.replace('_', '-')}={number}"] for name, number in zip(self.several, numbers[place])}
-        asked = Asked(self.verb, self.schedules, {**self.options, **own})
+        asked = Asked(self.verb, self.schedules, {**self.options, **own}, others=self.others)
         if len(self.schedules) > 1:
             asked._place = numbers[:place].count(numbers[place]), numbers.count(numbers[place])
         return asked

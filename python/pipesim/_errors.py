@@ -1,4 +1,4 @@
-"""The exceptions of the package, one for each exit code of the program."""
+"""The exceptions of the package, one for each exit code of the program, and its warning."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ class Hang(Error):
     """A device hung or died (exit code 6)."""
 
     code = 6
+
+
+class PipesimWarning(UserWarning):
+    """What the program warns of, because it changes the answer: a step that does not fit into memory, an assumption."""
 
 
 _ERRORS = {error.code: error for error in (UsageError, ScheduleError, EnvironmentFailure, Hang)}

@@ -9,11 +9,13 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
+import warnings
 from pathlib import Path
-from typing import Any, Container, Sequence
+from typing import Any, Container, Mapping, Sequence
 
-from ._errors import EnvironmentFailure, UsageError, of_code
+from ._errors import EnvironmentFailure, PipesimWarning, UsageError, of_code
 
 
 def program() -> str:
@@ -37,10 +39,20 @@ def program() -> str:
 ARGUMENTS = {"stages": "devices", "micro": "microbatches"}
 
 
-def run(words: Sequence[str], given: Container[str] = (), shown: bool = False) -> str:
-    """Runs the program; returns what it prints. With `shown`, its messages and progress appear as in a terminal.
+def _warn(text: str) -> None:
+    """Warns at the line that called the package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and os.path.dirname(frame.f_code.co_filename) == os.path.dirname(__file__):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, PipesimWarning, stacklevel=level)
 
-    `given` has the names of the options that the caller chose: an error that is about one of them begins with its name.
+
+def run(words: Sequence[str], given: Container[str] = (), shown: bool = False, names: Mapping[str, str] = {}) -> str:
+    """Runs the program; returns what it prints. With `shown`, its messages and progress appear as in a terminal; otherwise its
+    warnings become Python's.
+
+    `given` has the names of the options that the caller chose: an error that is about one of them begins with its name. `names` has
+    the caller's names of temporary files, which messages say instead.
     """
     path = program()
     try:
@@ -59,13 +71,19 @@ def run(words: Sequence[str], given: Container[str] = (), shown: bool = False) -
         child.send_signal(signal.SIGINT)
         child.communicate()
         raise
+    err = err or ""
+    for temporary, name in names.items():
+        err = err.replace(temporary, name)
     if child.returncode not in (0, 4):
-        text = (err or "").strip().removeprefix("error: ") or f"pipesim {words[0]} ended with exit code {child.returncode}"
+        # remarks come before the error
+        text = re.sub(r"\A(?:.*\n)*?error: ", "", err).strip() or f"pipesim {words[0]} ended with exit code {child.returncode}"
         named = [name.replace("-", "_") for name in re.findall("--([a-z][a-z0-9-]*)", text.split("\n")[0])]
         about = [ARGUMENTS.get(name, name) for name in named if name in given]
         if child.returncode == UsageError.code and about:
             text = f"{about[0]}: {text}"
         raise of_code(child.returncode, text)
+    for warning in re.findall("^warning: (.*)", err, re.MULTILINE):
+        _warn(warning)
     return out
 
 

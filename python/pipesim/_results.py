@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import html
 import os
+import shlex
 import tempfile
 from pathlib import Path
-from typing import Any, Generic, Iterator, Mapping, Sequence, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Generic, Iterator, Mapping, Sequence, TypeVar, Union, overload
 
-from . import _arguments
+from . import _arguments, _html, _program
 from ._asked import Asked
 from ._errors import EnvironmentFailure, UsageError
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
 
 
 class Record(Mapping):
@@ -23,12 +27,12 @@ class Record(Mapping):
         if name.startswith("_") or name == "json":
             raise AttributeError(name)
         try:
-            return _wrapped(self.json[name])
+            return _wrapped(self.json[name], name)
         except KeyError:
             raise AttributeError(f"no field {name!r}; there are {', '.join(self.json)}") from None
 
     def __getitem__(self, name: str) -> Any:
-        return _wrapped(self.json[name])
+        return _wrapped(self.json[name], name)
 
     def __iter__(self):
         return iter(self.json)
@@ -43,23 +47,85 @@ class Record(Mapping):
         plain = {key: value for key, value in self.json.items() if not isinstance(value, (dict, list))}
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in plain.items())})"
 
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: the plain fields in a row, with rounded numbers."""
+        return _html.table([self.json])
 
-def _wrapped(value: Any) -> Any:
+
+class Device(Record):
+    """What one device does in a step; times are in the step's ``time_unit``, activations in those of micro-batches."""
+
+    device: int
+    busy: float
+    idle: float
+    peak_activations: float
+
+
+class Remedy(Record):
+    """The smallest change with which a step fits; ``change`` has its options."""
+
+    change: str
+    bytes: int
+    iteration_s: float
+    gpus: int
+
+
+class Misfit(Record):
+    """Why a step does not fit into memory; ``remedy`` is absent if no small change helps."""
+
+    schedule: str
+    device: int
+    bytes: int
+    capacity_bytes: int
+    remedy: Remedy
+
+
+class Delivery(Record):
+    """Whether a schedule runs with a kind of communication; ``deadlock`` says why not."""
+
+    delivery: str
+    survives: bool
+    deadlock: str
+
+
+class BuiltIn(Record):
+    """A built-in schedule."""
+
+    name: str
+    summary: str
+    placement: str
+    peak_activations: str
+    options: list[Record]
+    bubble: str | None
+    paper: str | None
+    frameworks: list[Record]
+
+
+#: The kinds of objects in results, by the name of their field.
+_KINDS: dict[str, type[Record]] = {"per_device": Device, "misfit": Misfit, "remedy": Remedy, "deliveries": Delivery}
+
+
+def _wrapped(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
-        return Record(value)
-    return [_wrapped(one) for one in value] if isinstance(value, list) else value
+        return _KINDS.get(name, Record)(value)
+    return [_wrapped(one, name) for one in value] if isinstance(value, list) else value
+
+
+def of_job(out: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a result with the job that it is of, and with what is said of its measured step, if there are any."""
+    return {**one, **{name: out[name] for name in ("job", "verdict") if name in out}}
 
 
 class _Saved(Record):
     """A result that the program can write to a file."""
 
-    def _with_file(self, ending: str) -> bytes:
-        """Asks the same again, with a file of this ending."""
+    def _with_file(self, ending: str, name: str = "") -> bytes:
+        """Asks the same again, with a file of this ending, which messages call by `name`."""
         if self._asked is None:
             raise UsageError("expected a result of this package's functions, found one that was made by hand; ask for it")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"timelines.{ending}"
-            self._asked.run("-q", "-o", str(path))
+            self._asked.run("-q", "-o", str(path), names={str(path): name} if name else {})
             return path.read_bytes()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -71,14 +137,21 @@ class _Saved(Record):
             _arguments.refuse("path", "an ending such as .svg, .html or .json", path)
         if not place.parent.is_dir():
             _arguments.refuse("path", f"a folder at {place.parent}", path, "make it")
-        place.write_bytes(self._with_file(ending))
+        place.write_bytes(self._with_file(ending, str(place)))
 
 
 class _Drawn(_Saved):
     """A result with a timeline."""
 
+    _svg = None
+
     def _repr_svg_(self) -> str | None:
-        return self._with_file("svg").decode() if self._asked else None
+        if self._asked and self._svg is None:
+            self._svg = self._with_file("svg").decode()
+        return self._svg
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() + (self._repr_svg_() or "")
 
     @property
     def timeline(self) -> Spans:
@@ -103,7 +176,7 @@ class _Step(_Drawn):
     lower_bound: float
     gap_to_bound: float
     lower_bound_if_split: float
-    per_device: list[Record]
+    per_device: list[Device]
 
 
 class Prediction(_Step):
@@ -129,7 +202,7 @@ class Prediction(_Step):
     time_s: Record
     memory: Record
     memory_bytes: int
-    misfit: Record
+    misfit: Misfit
     layers: list[int]
     stage_layout: str
     modules: list[list[str]]
@@ -161,6 +234,13 @@ class Explanation(_Step):
     advice: Record
     job: Record
 
+    def __str__(self) -> str:
+        """Returns the sentences, as a terminal shows them."""
+        return "\n  ".join([self.schedule, *self.sentences])
+
+    def _repr_html_(self) -> str:
+        return _html.lines(self.schedule, self.sentences) + (self._repr_svg_() or "")
+
 
 class Check(Record):
     """Which deliveries a schedule runs with."""
@@ -171,9 +251,12 @@ class Check(Record):
     microbatches: int
     ops: int
     fewest_slots: int
-    deliveries: list[Record]
+    deliveries: list[Delivery]
     frameworks: list[Record]
     job: Record
+
+    def _repr_html_(self) -> str:
+        return _html.lines(self.schedule, []) + _html.table([{key: value for key, value in one.items() if key != "deadlock"} for one in self.json["deliveries"]])
 
     @property
     def survives(self) -> dict[str, bool]:
@@ -193,7 +276,7 @@ class _Several(Record, Generic[R]):
         return [self._item(place, one) for place, one in enumerate(self.json[self._list])]
 
     def _item(self, place: int, json: Mapping[str, Any]) -> R:
-        return self._kind(json, self._asked and self._asked.alone(place, self.json[self._list]))
+        return self._kind(of_job(self.json, json), self._asked and self._asked.alone(place, self.json[self._list]))
 
     def __iter__(self) -> Iterator[R]:
         return iter(self.all)
@@ -211,21 +294,13 @@ class _Several(Record, Generic[R]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.all!r})"
 
-    def _rows(self) -> list[dict[str, Any]]:
-        return [{key: value for key, value in one.items() if not isinstance(value, (dict, list))} for one in self.json[self._list]]
-
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """Returns a pandas data frame with a row each, of plain fields."""
-        return _pandas(self._rows())
+        return _pandas([_html.plain(one) for one in self.json[self._list]])
 
     def _repr_html_(self) -> str:
-        """Returns what a notebook shows: a table of the plain fields with a row each, and the picture if there is one."""
-        rows = self._rows()
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        cells = [names, *([f"{value:.6g}" if isinstance(value, float) else value for value in map(row.get, names)] for row in rows)]
-        lines = ["".join(f"<td>{html.escape('' if cell is None else str(cell))}</td>" for cell in line) for line in cells]
-        table = "".join(f"<tr>{line}</tr>" for line in lines).replace("<td>", "<th>", len(names)).replace("</td>", "</th>", len(names))
-        return f"<table>{table}</table>{self._repr_svg_() or '' if isinstance(self, _Drawn) else ''}"
+        """Returns what a notebook shows: a table with a row each, with rounded numbers, and the picture if there is one."""
+        return _html.table(self.json[self._list]) + (self._repr_svg_() or "" if isinstance(self, _Drawn) else "")
 
 
 class Predictions(_Several[Prediction], _Drawn):
@@ -237,6 +312,71 @@ class Predictions(_Several[Prediction], _Drawn):
     def shortest(self) -> Prediction:
         """The prediction with the least makespan."""
         return min(self.all, key=lambda one: one.json["makespan"])
+
+
+class Explanations(_Several[Explanation], _Drawn):
+    """Explanations of several schedules."""
+
+    _list, _kind = "explanations", Explanation
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.all))
+
+    def _repr_html_(self) -> str:
+        return "".join(_html.lines(one.schedule, one.sentences) for one in self.all) + (self._repr_svg_() or "")
+
+
+class Checks(_Several[Check]):
+    """Checks of several schedules."""
+
+    _list, _kind = "checks", Check
+
+
+class BuiltIns(_Several[BuiltIn]):
+    """The built-in schedules."""
+
+    _list, _kind = "schedules", BuiltIn
+
+    def _item(self, place: int, json: Mapping[str, Any]) -> BuiltIn:
+        return BuiltIn(json)
+
+
+class Imported(_Drawn):
+    """The timeline of a run that was recorded, from its traces."""
+
+    title: str
+    verdict: str
+    subtitle: str
+    provenance: Record
+    schedules: list[Record]
+    tables: list[Record]
+
+    def __str__(self) -> str:
+        return self.verdict
+
+    def _repr_html_(self) -> str:
+        return _html.lines(self.verdict, []) + (self._repr_svg_() or "")
+
+
+class Training(Record):
+    """A training that has ended: ``folder`` has its log, report and checkpoints, ``checkpoint`` is the newest of these."""
+
+    folder: str
+    checkpoint: str
+    #: The lines of the log: ``step``, ``loss``, ``norm``, ``learning_rate``, ``tokens_per_second``, ...
+    steps: list[Record]
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step, before its update."""
+        return [step["loss"] for step in self.json["steps"]]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Returns a pandas data frame with a row per step."""
+        return _pandas(self.json["steps"])
+
+    def _repr_html_(self) -> str:
+        return _html.table(self.json["steps"][-5:])
 
 
 class Plan(Record):
@@ -272,6 +412,12 @@ class Plan(Record):
     notes: Record
     refused: Record
 
+    def predict(self) -> Prediction:
+        """Predicts this layout in full, with its timeline."""
+        asked = Asked("predict", [], {}, others=shlex.split(self.json["command"])[2:])
+        out = _program.parsed(asked.run("--format", "json"))
+        return Prediction(of_job(out, out["predictions"][0]), asked)
+
     def to(self, framework: str) -> str:
         """The plan as options of a framework: ``megatron``, ``megatron-bridge``, ``torchtitan``, ``deepspeed``, ... ``notes[framework]`` has what must be
         said next to them. A framework that refuses the plan raises :class:`UsageError` with its reason."""
@@ -297,12 +443,16 @@ class Plans(_Several[Plan], _Saved):
         return Plan(json)
 
 
-def _pandas(rows: list[dict[str, Any]]) -> Any:
+def _pandas(rows: list[dict[str, Any]]) -> pandas.DataFrame:
     try:
         import pandas
     except ImportError:
         raise EnvironmentFailure("expected pandas, found none; pip install pandas, or take .json") from None
     return pandas.DataFrame(rows)
+
+
+#: The spans that a notebook shows.
+_SHOWN = 10
 
 
 class Spans(Sequence):
@@ -326,6 +476,10 @@ class Spans(Sequence):
     def __repr__(self) -> str:
         return f"Spans({len(self)} spans of {len({row['device'] for row in self._rows})} devices)"
 
+    def _repr_html_(self) -> str:
+        more = f"<p>... {len(self)} spans</p>" if len(self) > _SHOWN else ""
+        return _html.table(self._rows[:_SHOWN]) + more
+
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Returns the spans as an Arrow stream, so that ``polars.DataFrame(timeline)`` and ``pyarrow.table(timeline)`` take them."""
         from . import _arrow
@@ -334,11 +488,11 @@ class Spans(Sequence):
         names = self._rows[0] if self._rows else formats
         return _arrow.stream({name: formats.get(name, "u") for name in names}, self._rows)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """Returns a pandas data frame with a row per span."""
         return _pandas(self._rows)
 
-    def to_polars(self) -> Any:
+    def to_polars(self) -> polars.DataFrame:
         """Returns a polars data frame with a row per span."""
         try:
             import polars

@@ -25,6 +25,8 @@ class Schedule:
 
     def __init__(self, text: str, name: str = "own", ending: str = "star"):
         self.text, self.name, self.ending = text, name, ending
+        #: The file that it was read from.
+        self.path: str | None = None
         self.file_name()
 
     def file_name(self) -> str:
@@ -36,6 +38,10 @@ class Schedule:
         if self.ending not in ("star", "csv"):
             _arguments.refuse("ending", "'star' or 'csv'", self.ending)
         return f"{self.name}.{self.ending}"
+
+    def called(self) -> str:
+        """Returns what messages call the file: the path that it was read from, or its name."""
+        return self.path or self.file_name()
 
     def written(self, folder: str) -> str:
         """Writes the text to a file in `folder`, and returns its path."""
@@ -59,7 +65,9 @@ class Schedule:
         except (OSError, ValueError) as error:
             what = error.strerror if isinstance(error, OSError) else "no text in UTF-8"
             raise UsageError(f"path: expected a schedule file at {place}, found: {what}; check the path") from None
-        return cls(text, place.stem if name is None else name, place.suffix.removeprefix(".").lower() or "star")
+        schedule = cls(text, place.stem if name is None else name, place.suffix.removeprefix(".").lower() or "star")
+        schedule.path = str(place)
+        return schedule
 
     def to_torch(self, stages: Any, n_microbatches: int, **options: Any) -> Any:
         """Returns a runnable schedule of ``torch.distributed.pipelining`` with this order; `stages` are the stages of this rank.
@@ -117,8 +125,9 @@ def _to_torch(schedule: Schedule, stages: Any, n_microbatches: int, options: Map
     micro = _arguments.whole("n_microbatches", n_microbatches)
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "order.csv")
-        words = [f"--schedule={schedule.written(folder)}", f"--stages={stages[0].group_size}", f"--micro={micro}", "--to=pytorch-csv"]
-        _program.run(["export", *words, "-q", "-o", path], {"stages", "micro", "to", "schedule"})
+        written = schedule.written(folder)
+        words = [f"--schedule={written}", f"--stages={stages[0].group_size}", f"--micro={micro}", "--to=pytorch-csv"]
+        _program.run(["export", *words, "-q", "-o", path], {"stages", "micro", "to", "schedule"}, names={written: schedule.called()})
         runtime = _PipelineScheduleRuntime(stages, micro, **options)
         runtime._load_csv(path)
     return runtime

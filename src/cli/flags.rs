@@ -6,9 +6,9 @@ use pipesim_report::Report;
 const SETTINGS: &str = "\
     attention back-to-back balance baseline batch beta1 beta2 blocks calibrate calibrate-batch calibrate-micro channels checkpoint chunks \
     clip collapse contention cores costs costs-per cp cuda-graph cuda-graphs data days defer-reduce-grad-wait delay-wgrad delivery device \
-    dispatcher dp effort ep eps etp exact fix framework framework-version from gpu-slices gpus hardware heads held-out host-link-devices jitter jitter-seed job job-args job-env job-file label layers \
+    dispatcher dp effort ep epochs eps etp exact fix framework framework-version from gpu-slices gpus hardware heads held-out host-link-devices jitter jitter-seed job job-args job-env job-file label layers \
     layout link link-contention link-scope lora lr lr-schedule max-active-stages max-ops max-sequence max-ticks measured memory-cap micro \
-    micro-batch-size min-lr model moe-overlap objective optimizer-offload overlap overlap-optimizer-offload overlap-slowdown packed pipeline precision products profile ranks recompute \
+    micro-batch-size min-lr model moe-overlap objective optimizer-offload overlap overlap-optimizer-offload overlap-slowdown packed pipeline precision products profile prompt ranks recompute \
     record repeat-batch resume risk rounds routing sample-every sample-prompt sample-seed sample-tokens samples save-every schedule schedules \
     seed seq sequence-parallel set shard sharing slice-lengths slots slow-link stack stages step steps straggler temperature time-limit timeout tokenizer tokens \
     top-k tp transfer transfer-to unit-ms unshard-lookahead until validate-every validation-batches vocabulary warmup warmup-steps \

@@ -34,7 +34,7 @@ use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use terminal::{eprint, print, signals};
 #[cfg(feature = "training")]
-use verbs::{accuracy, doctor, profile, run, train};
+use verbs::{accuracy, doctor, generate, profile, run, train};
 use verbs::{check, compare, explain, explore, export, import, plan, predict, schedules, shell, tour, watch};
 
 /// Predict, run and compare pipeline-parallel training schedules.
@@ -79,6 +79,9 @@ enum Verb {
     /// Train a model to the end, with validation, samples and checkpoints
     #[cfg(feature = "training")]
     Train(Box<train::Train>),
+    /// Write text with a model that was trained
+    #[cfg(feature = "training")]
+    Generate(Box<generate::Generate>),
     /// Measure costs with one schedule, for predict --profile
     #[cfg(feature = "training")]
     Profile(Box<profile::Profile>),
@@ -293,6 +296,8 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Run(verb) => verb.run(),
         #[cfg(feature = "training")]
         Verb::Train(verb) => verb.run(),
+        #[cfg(feature = "training")]
+        Verb::Generate(verb) => verb.run(),
         #[cfg(feature = "training")]
         Verb::Profile(verb) => verb.run(),
         Verb::Check(verb) => verb.run(),

@@ -1,6 +1,7 @@
 //! Compiling a schedule file to an [`Order`]: evaluates `device(r, p, m)` for every device, numbers micro-batches, checks.
 
 use super::draft::{Draft, as_draft};
+use super::hints;
 use super::host::{self, LayoutValue, PlacementRule, Refusal};
 use super::language::{LAYOUTS, MAX_NESTING, dialect, globals, too_deep};
 use super::programs::ScheduleSource;
@@ -170,7 +171,13 @@ impl Asked<'_> {
         } else {
             String::new()
         };
-        let text = shortened(&format!("{error}"));
+        let text = hints::without_builtin(&hints::without_guess(&shortened(&error.to_string())));
+        let line = error.span().map(|span| span.resolve_span().begin.line);
+        let line = line.and_then(|line| self.path.text.lines().nth(line)).unwrap_or_default();
+        let hint = match hints::hint(&text, line) {
+            Some(write) if hint.is_empty() => format!("\n{write}"),
+            _ => hint,
+        };
         Error::Invalid(format!("{} is not a schedule for {numbers}:\n{}{hint}", self.path.file, text.trim_end()))
     }
 
@@ -417,10 +424,10 @@ impl Asked<'_> {
                 let value = evaluator.eval_function(device, &numbers, &named).map_err(|e| self.invalid(e))?;
                 as_draft(value).ok_or_else(|| {
                     Error::Invalid(format!(
-                        "{}: expected device({r}, ...) to return a word, or fill, greedy or search, found {}; return a word such as \
-                         m * (F + B)",
+                        "{}: expected device({r}, ...) to return a word, or fill, greedy or search, found {}; {}",
                         self.path.file,
-                        host::quoted(value)
+                        host::quoted(value),
+                        hints::returned(value.get_type())
                     ))
                 })
             })

@@ -2,7 +2,8 @@
 //!
 //! A schedule file defines `device(r, p, m)`, which returns the word that device r runs, and may set `placement`. `language` defines
 //! what a file can name, `host` and `draft` its values, `word` the words; `programs` numbers the micro-batches, `compile` runs all
-//! steps, and `library` has the embedded schedules.
+//! steps, and `library` has the embedded schedules. `hints` says what to write
+//! in place of Python that the language does not have.
 //!
 //! In: the text of a file, and devices, micro-batches and options. Out: a schedule in fixed order, or rules that derive one from costs.
 //! Evaluation is limited in steps, memory and ops, so that files of others can be evaluated.
@@ -20,6 +21,7 @@
 
 mod compile;
 mod draft;
+mod hints;
 mod host;
 mod language;
 mod library;

@@ -40,7 +40,7 @@ fn refused(body: &str, p: u32, m: u32) -> String {
     refused_file(&text, &request(p, m, None))
 }
 
-fn refused_file(text: impl AsRef<[u8]>, request: &Selection) -> String {
+pub fn refused_file(text: impl AsRef<[u8]>, request: &Selection) -> String {
     match compile(text, request) {
         Err(LanguageError::Invalid(text) | LanguageError::Unsupported(text)) => text,
         other => panic!("expected an invalid schedule, found {other:?}"),

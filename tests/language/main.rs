@@ -6,6 +6,7 @@ mod check;
 mod csv;
 mod dsl;
 mod frameworks;
+mod hints;
 mod imports;
 mod names;
 mod schedules;

@@ -62,6 +62,90 @@ impl Served {
     }
 }
 
+/// The explorer in a terminal, by `script`; ends when dropped.
+struct Terminal(Child);
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Terminal {
+    /// Starts `explore` with these options where `programs` has the programs that open addresses; returns the address it prints, too.
+    fn start(options: &str, programs: &Path, display: &str) -> (Terminal, String) {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("script");
+        command.args(["-qfec", &format!("{PROGRAM} explore {options}"), "/dev/null"]);
+        command.env("PATH", format!("{}:{path}", programs.display())).env("DISPLAY", display);
+        command.env_remove("WAYLAND_DISPLAY").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut terminal = Terminal(command.spawn().unwrap());
+        let lines = BufReader::new(terminal.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let address = lines.map(|line| line.trim().to_string()).find(|line| line.starts_with("http://")).unwrap();
+        (terminal, address)
+    }
+}
+
+/// The first line and the headers of the answer to a request for an address.
+fn head_of(address: &str) -> String {
+    let (host, path) = address.trim_start_matches("http://").split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(stream, "GET /{path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).split("\r\n\r\n").next().unwrap().to_string()
+}
+
+#[test]
+fn a_terminal_with_a_display_opens_a_browser_at_an_address_that_works_once() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (program, opened) = (folder.path().join("xdg-open"), folder.path().join("opened"));
+    fs::write(&program, "#!/bin/sh\ncd \"$(dirname \"$0\")\" && printf %s \"$1\" >new && mv new opened\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    for (options, display) in [("", ""), ("--no-open", ":7")] {
+        let (_terminal, _) = Terminal::start(options, folder.path(), display);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(!opened.exists(), "{options} with display '{display}'");
+    }
+    let (_terminal, printed) = Terminal::start("", folder.path(), ":7");
+    let begun = std::time::Instant::now();
+    while !opened.exists() && begun.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let once = fs::read_to_string(&opened).unwrap();
+    let token = printed.split_once("?token=").unwrap().1;
+    assert!(once.contains("/?once=") && !once.contains(token), "{once}");
+    let first = head_of(&once);
+    assert!(first.contains(" 303 ") && first.contains(&format!("Location: /?token={token}")), "{first}");
+    assert!(head_of(&once).contains(" 403 "), "it works twice");
+    assert!(head_of(&printed).contains(" 200 "));
+}
+
+#[test]
+fn the_explorer_begins_with_a_job_whose_prediction_it_can_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/job/train.sh");
+    let line = format!("--job {} --hardware h100-sxm", job.display());
+    let (_terminal, address) = Terminal::start(&line, folder.path(), "");
+    let (host, path) = address.trim_start_matches("http://").split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(stream, "GET /{path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let facts = page.split_once("id=\"facts\">").unwrap().1.split_once("</script>").unwrap().0;
+    let start = serde_json::from_str::<Value>(facts).unwrap()["start"].clone();
+    let expected = json!({"mode": "job", "job": "--job train.sh", "hardware": "h100-sxm"});
+    for (field, value) in expected.as_object().unwrap() {
+        assert_eq!(&start["state"][field], value, "{field}");
+    }
+    let served = Served::start();
+    let args = ["predict", "--job", "train.sh", "--hardware", "h100-sxm", "--format", "json"];
+    let (code, told) = served.run(&args, &start["files"]);
+    assert_eq!(code, 0, "{told}");
+}
+
 /// All files below a folder with their contents, but for the folders of runs.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();

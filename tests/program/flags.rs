@@ -18,6 +18,7 @@ use tempfile::TempDir;
 const VALUES: &[(&str, &str)] = &[
     ("after", "$D/predicted.json"),
     ("again", "steps.json.gz"),
+    ("all", ""),
     ("all-steps", ""),
     ("ascii", ""),
     ("attention", "plain"),
@@ -55,6 +56,7 @@ const VALUES: &[(&str, &str)] = &[
     ("dp", "4"),
     ("effort", "2"),
     ("ep", "2"),
+    ("epochs", "0.02"),
     ("eps", "1"),
     ("etp", "2"),
     ("exact", "1000"),
@@ -104,6 +106,7 @@ const VALUES: &[(&str, &str)] = &[
     ("no-cut", ""),
     ("no-memory", ""),
     ("no-notes", ""),
+    ("no-open", ""),
     ("no-shared-memory", ""),
     ("no-waits", ""),
     ("objective", "tokens-per-gpu"),
@@ -120,6 +123,7 @@ const VALUES: &[(&str, &str)] = &[
     ("probe", "driver"),
     ("profile", "$D/other-costs.json"),
     ("program", "$D/none.wasm"),
+    ("prompt", "dog"),
     ("question", "$D/question.toml"),
     ("quiet", ""),
     ("ranks", "3"),
@@ -431,13 +435,13 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --output out",
         refused: "tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision products cuda-graphs attention resume min-lr held-out validation-batches sample-tokens \
-                  sample-prompt temperature top-k sample-seed profile",
+                  sample-prompt temperature top-k sample-seed profile epochs",
         same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL, APART],
     },
     Setting {
         command: "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --lr-schedule linear --data $D/text \
                   --validate-every 4 --sample-every 4 --sample-prompt cat --sample-tokens 4 --temperature 1 --output out",
-        refused: "tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision products cuda-graphs attention resume profile",
+        refused: "tp sequence-parallel zero chunks set slice-lengths overlap checkpoint tokenizer link gpu-slices precision products cuda-graphs attention resume profile epochs",
         same: &[TIMEOUT, DETAILS, SIZES_SAY_ALL, APART],
     },
     Setting {
@@ -465,9 +469,15 @@ const SETTINGS: &[Setting] = &[
     Setting { command: "schedules", refused: "", same: &[] },
     Setting { command: "schedules 1f1b", refused: "json", same: &[] },
     Setting { command: "man", refused: "", same: &[] },
-    Setting { command: "tour", refused: "", same: &[QUIET] },
-    Setting { command: "tour -o tour.html", refused: "ascii output", same: &[] },
-    Setting { command: "explore --output explorer.html --program $D/explorer.wasm", refused: "port", same: &[] },
+    Setting { command: "generate $D/run --tokens 8", refused: "top-k sample-seed", same: &[] },
+    Setting { command: "generate $D/run --tokens 8 --prompt cat --temperature 9", refused: "", same: &[] },
+    Setting { command: "tour", refused: "", same: &[QUIET, ("all", "only a terminal pauses")] },
+    Setting { command: "tour -o tour.html", refused: "ascii output all", same: &[] },
+    Setting {
+        command: "explore --output explorer.html --program $D/explorer.wasm",
+        refused: "port no-open job question hardware",
+        same: &[],
+    },
     Setting { command: "doctor", refused: "", same: &[("time-limit", "nothing takes so long")] },
     Setting {
         command: "predict --job $D/job.sh --hardware h100-sxm",
@@ -530,6 +540,8 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("profile", "output", "costs.json"),
     ("import", "costs", "costs.json"),
     ("train", "output", "elsewhere"),
+    ("generate", "tokens", "3"),
+    ("generate", "temperature", "5"),
     ("profile", "hardware", ""),
     ("check", "framework-version", "2.11"),
     ("predict", "calibrate", "$D/runs.csv"),
@@ -573,6 +585,7 @@ fn prepare() -> TempDir {
         "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv --output $D/1f1b.csv",
         "predict --stages 2 --micro 4 --schedule 1f1b --output $D/predicted.json",
         "import $G/../kineto/dp2_interleaved_p2_m4 --output $D/measured.json",
+        "train --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 2 --quiet --output $D/run",
     ];
     for line in made {
         let (seen, _) = tried(&words(line, folder.path()));
@@ -871,7 +884,9 @@ const ANY: &[(&str, &str)] = &[
     ("output", "a path"),
     ("save-question", "a path"),
     ("title", "a text"),
+    ("prompt", "a text"),
     ("lr", "1e20 is a number"),
+    ("temperature", "1e20 is a number"),
     ("eps", "1e20 is a number"),
     ("weight-decay", "1e20 is a number"),
     ("clip", "1e20 is a number"),

@@ -217,6 +217,15 @@ fn the_tour_has_eight_screens_whose_commands_give_their_figures() {
         );
         assert_eq!(*figures, wanted);
     }
+    let next: Vec<&str> =
+        out.split_once("\nNext:\n").unwrap().1.lines().filter_map(|line| line.strip_prefix("  pipesim ")).collect();
+    assert_eq!(next.len(), 3);
+    for command in next.iter().filter(|command| **command != "explore") {
+        let (code, _, told) = pipesim(command);
+        assert_eq!(code, 0, "{command}: {told}");
+        assert!(!told.contains("does not fit"), "{command}: {told}");
+    }
+    assert_eq!(pipesim("tour --all").1, out);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tour.html").display().to_string();
     assert_eq!(pipesim(&format!("tour -q -o {path}")).0, 0);

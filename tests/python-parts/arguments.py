@@ -179,7 +179,7 @@ class Arguments(unittest.TestCase):
         self.assertEqual({key: _arguments.option(*key) for key in words}, words)
 
     def test_switches_are_those_of_the_program(self):
-        for verb in ("predict", "explain", "check", "plan", "run", "compare"):
+        for verb in ("predict", "explain", "check", "plan", "run", "compare", "import", "export", "train"):
             lines = re.findall(r"^ +(?:-\w, )?--([a-z0-9-]+)(.*)$", native(verb, "--help").stdout, re.MULTILINE)
             self.assertGreater(len(lines), 3, verb)
             for name, rest in lines:

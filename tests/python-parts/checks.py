@@ -10,12 +10,16 @@ import doctest
 import importlib.util
 import io
 import json
+import os
 import random
+import re
+import subprocess
 import tempfile
 import unittest
+import warnings
 from pathlib import Path
 
-from support import ROOT, native, ps
+from support import PIPESIM, ROOT, native, ps
 
 from arguments import Arguments  # noqa: F401
 from items import Items  # noqa: F401
@@ -120,6 +124,85 @@ class Checks(unittest.TestCase):
         self.assertEqual((shown.count("<tr>"), "<th>makespan</th>" in shown, "<td>zb-v</td>" in shown), (3, True, True))
         self.assertIn("<svg", shown)
         self.assertNotIn("<svg", ps.plan("llama-3-8b", "h100-sxm", gpus=8, batch=32, seq=8192)._repr_html_())
+
+    def test_an_explanation_prints_what_a_terminal_shows(self):
+        shown = subprocess.run([PIPESIM, "explain", "-p", "4", "-m", "8", "-s", "1f1b", "-q"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "400"}).stdout
+        self.assertIn(str(ps.explain("1f1b", 4, 8)) + "\n", shown)
+        self.assertIn(str(ps.explain("1f1b", 4, 8)), str(ps.explain(["gpipe", "1f1b"], 4, 8)))
+
+    def test_every_result_is_shown_in_notebooks_with_rounded_numbers(self):
+        one = ps.predict("zb-v", 4, 8, costs={"F": 1, "I": 1.2, "W": 0.8, "comm": 0.1})
+        trace = ps.import_traces(ROOT / "tests/golden/kineto/clock_1f1b_p4_m8")
+        plans = ps.plan("llama-3-8b", "h100-sxm", gpus=8, batch=32, seq=8192)
+        for found in (one, one.timeline, one.per_device[0], ps.explain("1f1b", 2, 4), ps.explain(["1f1b", "gpipe"], 2, 4), ps.check("1f1b", 2, 4), ps.check(["1f1b"], 2, 4), plans, plans[0], trace, ps.schedules()):
+            shown = found._repr_html_()
+            self.assertTrue(shown.startswith("<"), type(found))
+            digits = [cell.replace(".", "").lstrip("0") for cell in re.findall(r"<td>-?(\d+\.\d+)</td>", shown)]
+            self.assertLessEqual(max(map(len, digits), default=0), 4, type(found))
+        self.assertIn(f"<td>{one.bubble:.4f}".rstrip("0"), one._repr_html_())
+
+    def test_warnings_that_change_the_answer_are_pythons(self):
+        step = {"stages": 4, "tp": 8, "micro": 32, "seq": 8192}
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = ps.predict_model("llama-3-70b", "h100-sxm", "1f1b", **step)
+            ps.predict_model("llama-3-70b", "h100-sxm", "1f1b", **step, sequence_parallel=True)
+        self.assertEqual([(one.category, Path(one.filename).name) for one in told], [(ps.PipesimWarning, "checks.py")])
+        self.assertRegex(str(told[0].message), "1f1b does not fit: .* 98.4 GiB of 80.0 GiB")
+        self.assertEqual(found.misfit.remedy.change, "--sequence-parallel")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ps.PipesimWarning)
+            with self.assertRaises(ps.PipesimWarning):
+                ps.predict_model("llama-3-70b", "h100-sxm", "1f1b", **step)
+
+    def test_errors_name_the_files_of_the_caller(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "theirs.star"
+            path.write_text("def device(r, p, m):\n    return m * F + m * X\n")
+            for schedule, name in ((ps.Schedule(path.read_text(), "mine"), "mine.star"), (ps.Schedule.read(path), str(path))):
+                for ask in (ps.predict, ps.explain, ps.check):
+                    with self.assertRaises(ps.Error) as caught:
+                        ask(schedule, 2, 4)
+                    self.assertTrue(str(caught.exception).startswith(f"{name} is not a schedule"), caught.exception)
+                    self.assertIn(f"--> {name}:2:", str(caught.exception))
+                    self.assertEqual(str(caught.exception).replace(str(path), "").count("/tmp"), 0)
+            with self.assertRaisesRegex(ps.UsageError, "x.odd"):
+                ps.predict("1f1b", 2, 4).save(Path(folder) / "x.odd")
+
+    def test_traces_exports_and_trainings(self):
+        traces = ROOT / "tests/golden/kineto/clock_1f1b_p4_m8"
+        found = ps.import_traces(traces, step=5)
+        self.assertEqual(found.json, json.loads(native("import", str(traces), "--step", "5", "-q", "--format", "json").stdout))
+        self.assertEqual({span["device"] for span in found.timeline}, set(range(4)))
+        self.assertEqual(ps.export("zb-v", 4, 8, "pytorch-csv"), native("export", "-p", "4", "-m", "8", "-s", "zb-v", "--to", "pytorch-csv").stdout)
+        with tempfile.TemporaryDirectory() as folder:
+            run, model = Path(folder) / "run", {"blocks": 2, "heads": 2, "channels": 16, "seq": 8}
+            first = ps.train("1f1b", 2, 2, output=run, steps=2, progress=False, **model)
+            self.assertEqual((len(first.losses), Path(first.checkpoint).name), (2, "step-000002"))
+            self.assertEqual([step.step for step in ps.train(resume=run, steps=3, progress=False).steps], [1, 2, 3])
+            # 300,591 tokens are 18,787 steps of 2 x 8
+            self.assertEqual(len(ps.train(resume=run, epochs=5 / 18787, progress=False).losses), 5)
+            self.assertIn("<svg", (run / "report/loss.svg").read_text())
+            told = native("train", "--resume", str(run), "--steps", "6").stderr
+            self.assertIn("300591 tokens of 257 ids in the built-in text; a model of ", told)
+            self.assertIn(" parameters; 16 tokens per step, 6 steps, 0.0 % of an epoch", told)
+            text = ps.generate(run, "cat", tokens=5)
+            self.assertTrue(text.startswith("cat") and text == native("generate", str(run), "--prompt", "cat", "--tokens", "5").stdout[:-1])
+            with self.assertRaisesRegex(ps.UsageError, "schedule"):
+                ps.train(output=run)
+
+    def test_items_of_jobs_and_plans_have_timelines(self):
+        several = ps.predict(job=ROOT / "examples/job/train.sh", hardware="h100-sxm", micro_batch_size=[1, 2])
+        self.assertEqual([one.micro_batch_size for one in several], [1, 2])
+        for one in [*several, ps.plan("llama-3-8b", "h100-sxm", gpus=8, batch=32, seq=8192)[0].predict()]:
+            self.assertGreater(len(one.timeline), 10)
+        self.assertEqual(several[0].job.framework, "megatron-core")
+
+    def test_all_names_exist(self):
+        for name in ps.__all__:
+            self.assertTrue(hasattr(ps, name), name)
+        public = {name for name, value in vars(ps).items() if not name.startswith("_") and getattr(value, "__module__", "").startswith("pipesim")}
+        self.assertEqual(public - {"schedule_words"} - set(ps.__all__), {"Asked", "of_job"})
 
     def test_the_notebook_prints_what_it_shows(self):
         notebook = json.loads((ROOT / "docs/pipesim.ipynb").read_text(encoding="utf-8"))

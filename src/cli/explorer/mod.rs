@@ -37,11 +37,12 @@ pub enum Engine<'a> {
     Served(&'a str),
 }
 
-/// Returns the page, which opens from disk unless it is served. `schedules` is the list of `pipesim schedules --json`.
+/// Returns the page, which opens from disk unless it is served. `schedules` is the list of `pipesim schedules --json`,
+/// `start` what the page begins with: fields of its form and files.
 ///
 /// # Errors
 /// The module cannot be compressed.
-pub fn page(engine: &Engine<'_>, schedules: &Value) -> io::Result<String> {
+pub fn page(engine: &Engine<'_>, schedules: &Value, start: &Value) -> io::Result<String> {
     let (token, program, connect) = match engine {
         Engine::Served(token) => (Some(token), String::new(), "'self'"),
         Engine::Inside(module) => {
@@ -55,6 +56,7 @@ pub fn page(engine: &Engine<'_>, schedules: &Value) -> io::Result<String> {
         "models": model_spec::names().collect::<Vec<_>>(),
         "hardware": hardware::names().collect::<Vec<_>>(),
         "token": token,
+        "start": start,
     });
     let parts = [
         ("{{connect}}", connect),

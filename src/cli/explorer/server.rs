@@ -13,8 +13,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tiny_http::{Header, Method, Request, Response, Server};
 
@@ -44,6 +44,8 @@ pub struct Explorer {
     server: Server,
     host: String,
     token: String,
+    /// A code that leads to the page once: other programs may read the command line that opens the browser.
+    once: Mutex<Option<String>>,
     page: String,
     command: fn() -> clap::Command,
     runs: AtomicUsize,
@@ -52,23 +54,30 @@ pub struct Explorer {
 type Answer = Response<io::Cursor<Vec<u8>>>;
 
 impl Explorer {
-    /// Binds `port`, any free one if it is 0. `command` is the definition of the command line.
+    /// Binds `port`, any free one if it is 0. `start` is what the page begins with, `command` the definition of the command line.
     ///
     /// # Errors
     /// The port is taken, or the system gives no random numbers.
-    pub fn bind(port: u16, schedules: &Value, command: fn() -> clap::Command) -> io::Result<Explorer> {
+    pub fn bind(port: u16, schedules: &Value, start: &Value, command: fn() -> clap::Command) -> io::Result<Explorer> {
         let server = Server::http(("127.0.0.1", port)).map_err(io::Error::other)?;
         let host = server.server_addr().to_string();
-        let mut random = [0; 16];
+        let mut random = [0; 32];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
-        let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let page = page(&Engine::Served(&token), schedules)?;
-        Ok(Explorer { server, host, token, page, command, runs: AtomicUsize::new(0) })
+        let [token, once] = [&random[..16], &random[16..]]
+            .map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let page = page(&Engine::Served(&token), schedules, start)?;
+        Ok(Explorer { server, host, token, once: Mutex::new(Some(once)), page, command, runs: AtomicUsize::new(0) })
     }
 
     /// The address that opens the page.
     pub fn address(&self) -> String {
         format!("http://{}/?token={}", self.host, self.token)
+    }
+
+    /// Returns an address that leads to the page once.
+    pub fn address_once(&self) -> String {
+        let code = self.once.lock().ok().and_then(|code| code.clone()).unwrap_or_default();
+        format!("http://{}/?once={code}", self.host)
     }
 
     /// Answers requests until the process ends.
@@ -101,6 +110,11 @@ impl Explorer {
         let (path, query) = request.url().split_once('?').unwrap_or((request.url(), ""));
         match (request.method(), path) {
             (Method::Get, "/") if query == format!("token={}", self.token) => Response::from_string(&self.page),
+            (Method::Get, "/") if self.takes_code(query) => {
+                let address = format!("/?token={}", self.token);
+                let to = Header::from_bytes("Location", address).ok();
+                to.into_iter().fold(refused(303, "the explorer"), Response::with_header)
+            }
             (Method::Get, "/") => refused(403, "open the address that pipesim explore printed: it ends in a token"),
             (Method::Post, "/run") if header("X-Pipesim-Token").as_ref() != Some(&self.token) => {
                 refused(403, "expected the token of this server; open the address that pipesim explore printed")
@@ -108,6 +122,12 @@ impl Explorer {
             (Method::Post, "/run") => self.run(request),
             _ => refused(404, "expected / or /run"),
         }
+    }
+
+    /// Whether a query has the code that is valid once; it is not afterwards.
+    fn takes_code(&self, query: &str) -> bool {
+        let Ok(mut code) = self.once.lock() else { return false };
+        code.take_if(|code| query == format!("once={code}")).is_some()
     }
 
     fn run(&self, request: &mut Request) -> Answer {

@@ -1,6 +1,6 @@
 // The form and the page's other controls.
 
-const INPUTS = ["p", "m", "v", "F", "I", "W", "comm", "keep", "per", "tp", "dp", "mbs", "seq", "cap", "more", "ps", "ms", "model", "hardware", "delivery", "recompute"];
+const INPUTS = ["p", "m", "v", "F", "I", "W", "comm", "keep", "per", "tp", "dp", "mbs", "seq", "sp", "job", "cap", "more", "ps", "ms", "model", "hardware", "delivery", "recompute"];
 
 // Asks anew, at most once per frame, after something changed.
 let asking = false;
@@ -40,8 +40,10 @@ function refill() {
   for (const id of INPUTS) byId(id).value = state[id];
   for (const range of document.querySelectorAll("input[type=range]")) range.value = parseFloat(state[range.dataset.of]) || 0;
   for (const radio of document.querySelectorAll("input[name=mode]")) radio.checked = radio.value === state.mode;
-  byId("of-costs").hidden = state.mode === "hardware";
-  byId("of-hardware").hidden = state.mode !== "hardware";
+  byId("of-costs").hidden = state.mode !== "costs";
+  byId("of-hardware").hidden = state.mode === "costs";
+  byId("of-job").hidden = state.mode !== "job";
+  byId("job-mode").hidden = !state.job;
   byId("mine").value = state.mine;
   byId("commandline").value = state.line;
   colour(state.mine, 0);
@@ -51,6 +53,7 @@ function refill() {
 
 function connectForm() {
   for (const [id, names] of [["model", facts.models], ["hardware", facts.hardware]]) byId(id).append(...names.map(name => make("option", {}, name)));
+  for (const id of ["model", "hardware", "recompute"]) byId(id).prepend(make("option", { value: "" }, "as the job says"));
   byId("start").append(...facts.schedules.map(schedule => make("option", {}, schedule.name)));
   for (const id of INPUTS) byId(id).addEventListener("input", () => {
     state[id] = byId(id).value;
@@ -61,7 +64,7 @@ function connectForm() {
     state[range.dataset.of] = byId(range.dataset.of).value = range.value;
     ask();
   });
-  for (const radio of document.querySelectorAll("input[name=mode]")) radio.addEventListener("change", () => { state.mode = radio.value; refill(); });
+  for (const radio of document.querySelectorAll("input[name=mode]")) radio.addEventListener("change", () => { setMode(radio.value); refill(); });
   byId("sought").addEventListener("input", fillSchedules);
   byId("controls").addEventListener("submit", event => event.preventDefault());
   byId("console").addEventListener("submit", event => { event.preventDefault(); state.line = byId("commandline").value; rememberState(); show(); });
@@ -119,11 +122,12 @@ async function take(list) {
   const refused = [];
   for (const file of list) {
     const name = file.name.replace(/[^\w.@+-]/g, "_").slice(-80);
-    if (!/\.(star|csv|json|toml|gz)$/.test(name)) refused.push(`${file.name}: expected .star, .csv, .json, .toml or .gz`);
+    if (!/\.(star|csv|json|toml|gz|sh|ya?ml)$/.test(name)) refused.push(`${file.name}: expected .star, .csv, .json, .toml, .gz, or a job (.sh, .yaml)`);
     else if (file.size > MOST_BYTES) refused.push(`${file.name}: expected at most ${MOST_BYTES >> 20} MiB, found ${Math.round(file.size / 1048576)}`);
     else dropped[name] = new Uint8Array(await file.arrayBuffer());
     if (/\.(star|csv)$/.test(name) && dropped[name] && !schedulesChosen().includes(name)) state.s = [...schedulesChosen(), name].join(",");
     if (/\.json$/.test(name) && dropped[name]) state.view = "files";
+    if (/\.(sh|ya?ml)$/.test(name) && dropped[name]) { state.job = "--job " + name; setMode("job"); }
   }
   refill();
   if (refused.length) byId("refused").textContent = refused.join("\n");

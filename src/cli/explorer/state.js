@@ -26,30 +26,44 @@ const FIELDS = {
   dp: { value: "1", option: "--dp", hardware: true },
   mbs: { value: "1", option: "--micro-batch-size", hardware: true },
   seq: { value: "8192", option: "--seq", hardware: true },
+  sp: { value: "on", option: "--sequence-parallel", hardware: true, isSwitch: true },
   recompute: { value: "none", option: "--recompute", hardware: true },
+  job: { value: "" },
   more: { value: "" },
   mine: { value: "" },
   ps: { value: "4..16*2" },
   ms: { value: "8..64*2" },
   line: { value: "explain --stages 8 --micro 16 -s zb-v --costs comm=0.1 --tables" },
 };
-const state = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.value]));
+// What the page begins with: the defaults, but for what the program was started with.
+const start = facts.start || { files: {}, state: {} };
+const begun = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, start.state[name] ?? field.value]));
+const state = { ...begun };
 // Files that were dropped on the page, by name; they stay in this tab.
-const dropped = {};
+const dropped = { ...start.files };
 
 function recallState() {
   const given = new URLSearchParams(location.hash.slice(1));
-  for (const [name, field] of Object.entries(FIELDS)) state[name] = given.has(name) ? given.get(name).slice(0, 100000) : field.value;
+  for (const name of Object.keys(FIELDS)) state[name] = given.has(name) ? given.get(name).slice(0, 100000) : begun[name];
 }
 let rememberingState = 0;
 function rememberState() {
   clearTimeout(rememberingState);
   rememberingState = setTimeout(() => {
     const parts = new URLSearchParams();
-    for (const [name, field] of Object.entries(FIELDS)) if (state[name] !== field.value) parts.set(name, state[name]);
+    for (const name of Object.keys(FIELDS)) if (state[name] !== begun[name]) parts.set(name, state[name]);
     const hash = "#" + parts;
     if (hash !== (location.hash || "#")) try { history.replaceState(null, "", hash); } catch { /* some browsers forbid it for files */ }
   }, 200);
+}
+
+// Chooses where costs come from. A job or a question says the sizes and the layout, unless a field says otherwise.
+const OF_JOBS = ["s", "p", "m", "model", "tp", "dp", "mbs", "seq", "sp", "recompute"];
+function setMode(mode) {
+  if (mode === state.mode) return;
+  for (const name of OF_JOBS) if (mode === "job") state[name] = ""; else if (state.mode === "job" && state[name] === "") state[name] = FIELDS[name].value;
+  if (mode !== "job" && !state.hardware) state.hardware = FIELDS.hardware.value;
+  state.mode = mode;
 }
 
 const schedulesChosen = () => state.s.split(",").filter(Boolean);
@@ -69,14 +83,20 @@ function costs() {
   return parts.join(",");
 }
 
+const ofJob = () => (state.mode === "job" ? words(state.job) : []);
+// A job says p and m itself.
+const size = () => [["--stages", state.p], ["--micro", state.m]].filter(([, number]) => number.trim() !== "" || state.mode !== "job").flat();
+
 // The arguments that choose schedule, costs and machine. `names` are the schedules; `sizes` leaves out p and m.
 function choice(names, sizes = true, delivery = true) {
-  const args = [], onHardware = state.mode === "hardware";
-  if (sizes) args.push("--stages", state.p, "--micro", state.m);
+  const args = ofJob(), onHardware = state.mode !== "costs";
+  if (sizes) args.push(...size());
   if (names.length) args.push("-s", names.join(","));
   for (const [name, field] of Object.entries(FIELDS)) {
     if (!field.option || name === "p" || name === "m" || name === "delivery" && (!delivery || state[name] === field.value) || field.hardware && !onHardware) continue;
-    if (state[name].trim() !== "" && (field.hardware || state[name] !== field.value)) args.push(field.option, state[name].trim());
+    if (field.isSwitch) {
+      if (state[name] === "on" && state.tp.trim() !== "1") args.push(field.option);
+    } else if (state[name].trim() !== "" && (field.hardware || state[name] !== field.value)) args.push(field.option, state[name].trim());
   }
   if (!onHardware && costs()) args.push("--costs", costs());
   return [...args, ...words(state.more)];

@@ -12,6 +12,8 @@ const text = bytes => new TextDecoder().decode(bytes);
 // The frame with the report. A report takes the place of another one in the frame; other pages load behind the one that is seen, with
 // its zoom and switches.
 let frame = null, coming = null;
+// What the explorer has itself, or says elsewhere, is not shown in the frame again.
+const IN_FRAME = "h1, #subtitle, #theme, #save-svg, #save-png, #print, label:has(#extent), #card .hint { display: none; } header { padding: 0 20px; } nav#bar { padding: 4px 12px; } #card { height: auto; max-height: 92px; padding-block: 2px; }";
 function showPage(html) {
   const data = /<script type="application\/json" id="data">([^<]*)<\/script>/.exec(html), show = frame && !coming && data && frame.contentWindow.showReport;
   if (show) {
@@ -32,7 +34,7 @@ function showPage(html) {
       next.classList.remove("coming");
       resolve(true);
     });
-    next.srcdoc = html.replace("<html lang=\"en\"", "<html lang=\"en\"" + marks);
+    next.srcdoc = html.replace("<html lang=\"en\"", "<html lang=\"en\"" + marks).replace("</style>", data ? IN_FRAME + "</style>" : "</style>");
     byId("page").append(next);
   });
 }
@@ -87,10 +89,12 @@ async function runFor(channel, args, given) {
 const views = {
   async timeline() {
     const args = ["predict", ...choice(schedulesChosen())];
-    const result = await runFor("timeline", [...args, "-q", "-o", "page.html", "--format", "json"], files());
+    const result = await runFor("timeline", [...args, "-o", "page.html", "--format", "json"], files());
     if (!result) return;
     if (result.files["page.html"]) await showPage(text(result.files["page.html"]));
-    say(result, args);
+    const lines = result.err.trim().split("\n"), failed = lines.findIndex(line => line.startsWith("error: "));
+    say({ ...result, err: failed < 0 ? result.code ? result.err : "" : lines.slice(failed).join("\n") }, args);
+    byId("warnings").textContent = lines.filter(line => line.startsWith("warning: ")).join("\n");
     byId("said").textContent = result.code ? "" : summary(result.out);
   },
   async explain() {
@@ -101,7 +105,7 @@ const views = {
     say(result, args);
   },
   async check() {
-    const args = ["check", "--stages", state.p, "--micro", state.m, ...(schedulesChosen().length ? ["-s", schedulesChosen().join(",")] : []), ...(state.v.trim() ? ["--chunks", state.v.trim()] : [])];
+    const args = ["check", ...ofJob(), ...size(), ...(schedulesChosen().length ? ["-s", schedulesChosen().join(",")] : []), ...(state.v.trim() ? ["--chunks", state.v.trim()] : [])];
     const result = await runFor("text", args, files());
     if (!result) return;
     byId("text").textContent = result.out + (result.out && result.code ? "\n" + result.err : "");
@@ -189,7 +193,7 @@ const views = {
 function summary(json) {
   try {
     const { predictions } = JSON.parse(json), best = predictions.reduce((a, b) => (b.makespan < a.makespan ? b : a));
-    return predictions.map(one => `${one.schedule}: makespan ${+one.makespan.toPrecision(4)}, bubble ${(100 * one.bubble).toFixed(1)} %`).join("; ") + (predictions.length > 1 ? ". Shortest: " + best.schedule + "." : ".");
+    return predictions.map(one => `${one.schedule}: makespan ${+one.makespan.toPrecision(4)}, bubble ${(100 * one.bubble).toFixed(1)} %${one.misfit ? ", does not fit into memory" : ""}`).join("; ") + (predictions.length > 1 ? ". Shortest: " + best.schedule + "." : ".");
   } catch { return ""; }
 }
 
@@ -202,7 +206,7 @@ function show() {
     for (const part of ["page", "text", "ranges", "picture", "console"]) byId(part).hidden = !PARTS[view].includes(part);
     byId("picture").replaceChildren();
     byId("text").textContent = "";
-    for (const told of ["failure", "here", "remarks", "said"]) byId(told).textContent = "";
+    for (const told of ["failure", "here", "warnings", "remarks", "said"]) byId(told).textContent = "";
     byId("remedies").replaceChildren();
     if (view === "tour" || shownView === "tour" || view === "files") dropFrames();
     for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-selected", String(tab.dataset.view === view));

@@ -10,8 +10,8 @@ use pipesim_train::model::{AdamW, Tokenizer};
 use std::path::PathBuf;
 use std::time::Duration;
 
-type TokenizerChoice = Option<Tokenizer>;
-const TOKENIZERS: [(&str, &str, TokenizerChoice); 3] = [
+pub type TokenizerChoice = Option<Tokenizer>;
+pub const TOKENIZERS: [(&str, &str, TokenizerChoice); 3] = [
     ("auto", "gpt2 if the model has GPT-2's vocabulary, else bytes", None),
     ("bytes", "One token per byte", Some(Tokenizer::Bytes)),
     ("gpt2", "GPT-2's byte pair encoding", Some(Tokenizer::Gpt2)),

@@ -19,6 +19,9 @@ pub struct LoopOptions {
     /// Training steps [default: 1000, or the checkpoint's]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..1 << 31))]
     pub steps: Option<u32>,
+    /// Passes over the data, instead of --steps: 2 or 0.5
+    #[arg(long, value_name = "N", conflicts_with_all = ["steps", "repeat_batch"], value_parser = positive)]
+    pub epochs: Option<f32>,
     /// How the learning rate falls from --lr to --min-lr after the warm-up
     #[arg(long, value_name = "HOW", default_value = "constant", value_parser = one_of(DECAYS))]
     pub lr_schedule: Decay,
@@ -65,14 +68,24 @@ const STEPS: u32 = 1000;
 const VALIDATION_BATCHES: u32 = 8;
 const SAMPLE_TOKENS: usize = 64;
 
+/// Returns the steps in which a run sees each of `tokens` once, but for those that are held out.
+pub fn epoch_steps(tokens: usize, validation: Option<Validation>, batch: u32, sequence_tokens: usize) -> f64 {
+    let held_out = validation.map_or(0.0, |validation| (tokens as f64 * validation.held_out).round());
+    (tokens as f64 - held_out) / (f64::from(batch) * sequence_tokens as f64).max(1.0)
+}
+
 impl LoopOptions {
     /// Returns what determines a new run of `training`, with steps of `microbatches` micro-batches.
     pub fn config(&self, training: &Training, microbatches: u32) -> Result<LoopConfig, Error> {
         let options = &training.training_config;
         let batches = self.validation_batches.unwrap_or(VALIDATION_BATCHES);
         let validation = |every| Validation { every, batches, held_out: self.held_out };
+        let batch = training.micro_batch.sequences as u32 * microbatches * training.mesh().data;
+        let (sequence_tokens, all) = (training.micro_batch.tokens, training.tokens.len());
+        let validation = self.validate_every.map(validation);
+        let epoch = epoch_steps(all, validation, batch, sequence_tokens);
         Ok(LoopConfig {
-            steps: self.steps.unwrap_or(STEPS),
+            steps: self.steps.or(self.steps_of_epochs(epoch)).unwrap_or(STEPS),
             learning_rate: LearningRate {
                 peak: options.adamw.learning_rate,
                 minimum: self.min_lr,
@@ -80,11 +93,11 @@ impl LoopOptions {
                 warmup_steps: self.warmup_steps,
             },
             optimizer: Optimizer::of(options),
-            batch: training.micro_batch.sequences as u32 * microbatches * training.mesh().data,
-            sequence_tokens: training.micro_batch.tokens,
+            batch,
+            sequence_tokens,
             repeat_batch: options.repeat_batch,
             data: DataSource::of(training)?,
-            validation: self.validate_every.map(validation),
+            validation,
             samples: self.samples(None)?,
             save_every: self.save_every,
             seed: options.seed,
@@ -107,13 +120,19 @@ impl LoopOptions {
             }
             None => None,
         };
+        let epoch = epoch_steps(saved.data.tokens, validation, saved.batch, saved.sequence_tokens);
         Ok(LoopConfig {
-            steps: self.steps.unwrap_or(saved.steps),
+            steps: self.steps.or(self.steps_of_epochs(epoch)).unwrap_or(saved.steps),
             validation,
             samples: self.samples(saved.samples)?,
             save_every: self.save_every.or(saved.save_every),
             ..saved
         })
+    }
+
+    /// Returns the steps of --epochs, if it is given, for steps per epoch.
+    fn steps_of_epochs(&self, epoch: f64) -> Option<u32> {
+        Some((f64::from(self.epochs?) * epoch).round().clamp(1.0, f64::from(i32::MAX)) as u32)
     }
 
     /// Returns the samples asked for, or those `saved` with the options given.

@@ -74,9 +74,12 @@ impl RemarkOptions {
         };
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("left", left));
         let said: Cell<Option<Instant>> = Cell::new(None);
+        // Of a line without a bar: when the steps began, and after which step.
+        let begun = Cell::new((Instant::now(), 0));
         let remark = move |bar: &ProgressBar, text: &str| bar.suspend(|| self.remark(text));
         move |event| match event {
             LoopEvent::Begin { done, steps } => {
+                begun.set((Instant::now(), done));
                 bar.set_length(u64::from(steps));
                 bar.set_position(u64::from(done));
                 bar.reset_eta();
@@ -89,7 +92,11 @@ impl RemarkOptions {
                 if let Some(loss) = line.validation_loss {
                     remark(&bar, &format!("step {}: {}, validation loss {loss:.4}", line.step, brief(line)));
                 } else if !shown && (is_time || is_last) {
-                    remark(&bar, &format!("step {}: {}", line.step, brief(line)));
+                    let rest = time_left(begun.get(), line.step, bar.length());
+                    remark(
+                        &bar,
+                        &format!("step {} of {}: {}{rest}", line.step, bar.length().unwrap_or_default(), brief(line)),
+                    );
                     said.set(Some(Instant::now()));
                 }
                 if let Some(sample) = line.sample.as_ref().filter(|_| !self.quiet) {
@@ -102,6 +109,14 @@ impl RemarkOptions {
             _ => {}
         }
     }
+}
+
+/// The time that the rest of `all` steps takes at the speed since `begun`, which is a time and the steps done then.
+fn time_left(begun: (Instant, u32), step: u32, all: Option<u64>) -> String {
+    let left = all.unwrap_or_default().saturating_sub(u64::from(step));
+    let each = begun.0.elapsed().as_secs_f64() / f64::from(step.saturating_sub(begun.1).max(1));
+    let seconds = Duration::try_from_secs_f64(each * left as f64).unwrap_or_default();
+    if left == 0 { String::new() } else { format!(", {:#} left", HumanDuration(seconds)) }
 }
 
 /// A sample on one line.

@@ -9,6 +9,8 @@ pub mod doctor;
 pub mod explain;
 pub mod explore;
 pub mod export;
+#[cfg(feature = "training")]
+pub mod generate;
 pub mod import;
 pub mod plan;
 pub mod predict;

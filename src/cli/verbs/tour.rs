@@ -29,6 +29,16 @@ struct Scene {
     sentence: String,
 }
 
+/// What to run next, and what it shows.
+const NEXT: [(&str, &str); 3] = [
+    ("pipesim explain --stages 4 --micro 8 -s 1f1b", "why its devices idle, and what would help"),
+    (
+        "pipesim predict --model llama-3-8b --hardware h100-sxm --stages 4 --micro 16 --seq 8192 -s 1f1b",
+        "the same for a model on GPUs; no GPU needed",
+    ),
+    ("pipesim explore", "all of this in a browser, with sliders"),
+];
+
 #[derive(Args)]
 #[command(after_help = "On a terminal, Enter shows the next screen and q ends; elsewhere everything is printed.")]
 pub struct Tour {
@@ -38,6 +48,9 @@ pub struct Tour {
     /// Print ASCII instead of Unicode
     #[arg(long, conflicts_with = "output")]
     ascii: bool,
+    /// Print all screens at once, without pauses
+    #[arg(long, conflicts_with = "output")]
+    all: bool,
     #[command(flatten)]
     remarks: RemarkOptions,
 }
@@ -88,7 +101,7 @@ impl Tour {
             return place.write(&page(&screens)?, self.remarks, |_| "; open it in a browser".to_string());
         }
         let stdin = std::io::stdin();
-        let pages = stdin.is_terminal() && std::io::stdout().is_terminal();
+        let pages = !self.all && stdin.is_terminal() && std::io::stdout().is_terminal();
         for (number, screen) in screens.iter().enumerate() {
             let (mut report, figures) = screen.shown()?;
             in_report(&mut report);
@@ -110,10 +123,8 @@ impl Tour {
             }
             print("\n")?;
         }
-        if pages {
-            print_folded("\nNext: `pipesim explain --stages 4 --micro 8 -s 1f1b`, `pipesim schedules`.\n")?;
-        }
-        Ok(())
+        let next = NEXT.map(|(command, shows)| format!("  {command}\n      {shows}\n")).concat();
+        print_folded(&format!("\nNext:\n{next}"))
     }
 }
 
@@ -129,5 +140,7 @@ fn page(screens: &[Screen]) -> Result<String, Failure> {
             "<section>\n<h2>{title}</h2>\n<p>{sentence}</p>\n{picture}\n<p>{figures}.</p>\n<p><code>{command}</code></p>\n</section>\n"
         );
     }
+    let next = NEXT.map(|(command, shows)| format!("<li><code>{command}</code>: {shows}</li>\n")).concat();
+    text += &format!("<h2>Next</h2>\n<ul>\n{next}</ul>\n");
     Ok(text + "</main>\n</body>\n</html>\n")
 }

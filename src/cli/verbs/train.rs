@@ -8,7 +8,7 @@ use crate::cli::options::output::origin;
 use crate::cli::options::ranks::{RankOptions, check_ranks};
 use crate::cli::options::schedules::{ScheduleOptions, names};
 use crate::cli::options::training::TrainingOptions;
-use crate::cli::options::training_loop::LoopOptions;
+use crate::cli::options::training_loop::{LoopOptions, epoch_steps};
 use crate::cli::options::values::{Numbers, whole};
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::signals::remove_unfinished_on_signals;
@@ -18,8 +18,8 @@ use clap::{Args, Command, ValueEnum};
 use pipesim_answer::resolve::OrderedGraph;
 use pipesim_exec::ranks::{Ranks, signal_name};
 use pipesim_measure::experiment::{Training, TrainingConfig, fixed_graph, graph_of};
-use pipesim_measure::training_loop::{DataSource, Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop};
-use pipesim_report::{ClaimedFolder, Output, OutputKind, Report};
+use pipesim_measure::training_loop::{DataSource, Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop, loss_curve};
+use pipesim_report::{ClaimedFolder, Output, OutputKind, Report, number, percent};
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::mesh::Mesh;
 use pipesim_train::checkpoint::{self, Checkpoint, NotFound, STATE};
@@ -86,12 +86,42 @@ struct Start {
     resumed: Option<(Checkpoint, u32)>,
 }
 
-/// Writes the report of the last steps to the folder of the run.
+/// Name of the picture of the losses in the report.
+const LOSSES: &str = "loss.svg";
+
+/// Writes the report of the last steps to the folder of the run, with the losses of all.
 fn save_report(mut report: Report, folder: &Path) -> Result<(), Failure> {
     in_report(&mut report);
     report.provenance.extend(origin());
     in_report(&mut report);
-    Ok(report.save(folder.join("report").join("")).map(drop)?)
+    let curve = loss_curve(folder)?.map(|plots| plots.svg()).transpose()?;
+    let curve = curve.map(|svg| (LOSSES.to_string(), svg.into_bytes()));
+    let place = Output::named(&folder.join("report").join(""))?;
+    Ok(place.write(&report, &Vec::from_iter(curve)).map(drop)?)
+}
+
+/// Says what a run reads and trains.
+fn summary(config: &LoopConfig, training: &Training) -> String {
+    let all = training.tokens.len();
+    let data = match &config.data.path {
+        Some(path) => path.display().to_string(),
+        None => "the built-in text".to_string(),
+    };
+    let epoch = epoch_steps(all, config.validation, config.batch, config.sequence_tokens);
+    let passes = f64::from(config.steps) / epoch;
+    let passes = match config.repeat_batch {
+        true => "all on the same batch".to_string(),
+        false if passes < 1.0 => format!("{} of an epoch", percent(passes)),
+        false => format!("{} epochs", number(passes)),
+    };
+    format!(
+        "{} tokens of {} ids in {data}; a model of {} parameters; {} tokens per step, {} steps, {passes}",
+        all,
+        training.config().vocabulary,
+        number(training.config().parameter_count() as f64),
+        config.batch as usize * config.sequence_tokens,
+        config.steps,
+    )
 }
 
 impl Train {
@@ -133,6 +163,7 @@ impl Train {
         }
         let Start { config, pipeline, training, graph, resumed } = start;
         let steps = config.steps;
+        remarks.remark(&summary(&config, &training));
         match &resumed {
             Some((checkpoint, done)) => {
                 remarks.remark(&format!("going on after step {done}, from {}", checkpoint.path.display()));

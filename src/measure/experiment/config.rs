@@ -98,7 +98,7 @@ impl TrainingConfig {
     }
 
     /// Returns the model's sizes, before anything is allocated for it; they fit into free memory.
-    pub(super) fn config(&self) -> Result<Config, Error> {
+    pub(crate) fn config(&self) -> Result<Config, Error> {
         let config = self.sizes()?;
         require_memory(&config)?;
         Ok(config)

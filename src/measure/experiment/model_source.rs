@@ -171,7 +171,7 @@ impl TrainingConfig {
         }
     }
 
-    pub(super) fn parameters(&self, config: &Config) -> Result<Parameters, Error> {
+    pub(crate) fn parameters(&self, config: &Config) -> Result<Parameters, Error> {
         Ok(match self.source() {
             ModelSource::LlmC(path) => {
                 let parameters = Parameters::read(&path)?;

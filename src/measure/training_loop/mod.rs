@@ -4,6 +4,8 @@
 //! so a checkpoint may be resumed with another. Nothing here prints: a [`Watcher`] receives the progress.
 
 mod config;
+mod curve;
+mod generation;
 mod held_out;
 mod learning_rate;
 mod log;
@@ -13,6 +15,8 @@ mod trend;
 mod weights;
 
 pub use config::{DataSource, LoopConfig, Optimizer, Pipeline, Samples, SavedRun, Validation};
+pub use curve::loss_curve;
+pub use generation::TextModel;
 pub use learning_rate::{Decay, LearningRate};
 pub use log::{LOG, LogLine};
 pub use run::{Ended, LoopEvent, TrainingLoop, Watcher};

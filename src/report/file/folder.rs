@@ -161,6 +161,7 @@ fn is_of_reports(name: &str) -> bool {
         "index.html",
         "timeline.svg",
         "plots.svg",
+        "loss.svg",
         "memory.csv",
         "trace.json.gz",
         "accuracy.json",
