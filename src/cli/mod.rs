@@ -5,7 +5,6 @@ mod explorer;
 mod failure;
 mod file_kind;
 mod flags;
-mod glossary;
 mod job_file;
 mod options;
 mod palettes;
@@ -32,7 +31,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
-use terminal::{eprint, print, signals};
+use terminal::{eprint, print, signals, wrap};
 #[cfg(feature = "training")]
 use verbs::{accuracy, doctor, generate, profile, run, train};
 use verbs::{check, compare, explain, explore, export, import, plan, predict, schedules, shell, tour, watch};
@@ -230,10 +229,19 @@ fn helped(arguments: &[OsString]) -> Option<ExitCode> {
         eprint(FIRST.trim_end());
         return Some(ExitCode::from(2));
     }
-    Some(match glossary::asked(&command(), arguments)? {
-        Ok(meaning) => print(&meaning).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
-        Err(why) => {
-            eprint(&format!("error: {why}"));
+    let [_, help, first, ..] = arguments else { return None };
+    if help != "help"
+        || first.to_str().is_none_or(|word| word.starts_with('-') || command().find_subcommand(word).is_some())
+    {
+        return None;
+    }
+    let word = arguments[2..].iter().filter_map(|word| word.to_str()).collect::<Vec<_>>().join(" ");
+    Some(match pipesim_report::meaning(&word) {
+        Ok(meaning) => print(&wrap(&meaning, 0)).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        Err(near) => {
+            eprint(&format!(
+                "error: expected a verb or a word of the glossary after help, found {word}{near}; `pipesim help` lists the verbs"
+            ));
             ExitCode::from(2)
         }
     })

@@ -98,10 +98,8 @@ pub fn palette() -> Option<Palette> {
 /// # Errors
 /// The file cannot be read or says what no option takes; or the variable of the palette names none.
 pub fn completed(command: &Command, mut arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
-    if let Ok(name) = std::env::var(PALETTE_VARIABLE) {
-        if !name.is_empty() {
-            palette_named(&name).map_err(|why| format!("{PALETTE_VARIABLE}: {why}"))?;
-        }
+    if let Some(name) = std::env::var(PALETTE_VARIABLE).ok().filter(|name| !name.is_empty()) {
+        palette_named(&name).map_err(|why| format!("{PALETTE_VARIABLE}: {why}"))?;
     }
     let Some(verb) = arguments.get(1).and_then(|verb| verb.to_str()).filter(|verb| VERBS.contains(verb)) else {
         return Ok(arguments);

@@ -17,9 +17,11 @@
 
 #![cfg_attr(not(feature = "pictures"), allow(dead_code))]
 
+mod change;
 mod compare;
 mod contest;
 mod file;
+mod glossary;
 mod headline;
 mod number;
 mod page;
@@ -33,6 +35,7 @@ mod table;
 mod terminal;
 mod text;
 
+pub use change::{MEMORY, QUESTION};
 pub use compare::{Unlike, compare};
 pub use contest::{Contest, Rules};
 pub use file::csv::{SpanRows, field as csv_cell};
@@ -45,6 +48,7 @@ pub use file::json::timelines;
 pub use file::stream::SpanFiles;
 #[cfg(feature = "pictures")]
 pub use file::trace::trace_gz;
+pub use glossary::meaning;
 pub use headline::ITERATION;
 pub use number::{changed, gibibytes, number, off_by, percent, plus_minus, quantity, trimmed};
 pub use page::{filled, inside_script};

@@ -4,6 +4,7 @@ pub mod asked;
 pub mod calibration;
 pub mod choice;
 pub mod cluster;
+pub mod headline;
 pub mod judgement;
 pub mod prediction;
 pub mod standing;

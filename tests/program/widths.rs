@@ -51,7 +51,9 @@ fn no_line_is_wider_than_the_terminal() {
                 assert!(columns(one) <= width, "{line}, {width} columns: {} in {one:?}", columns(one));
             }
             if width >= 40 && !line.contains("color") {
-                let drawn = |word: &String| word.chars().all(|c| "FIWB0123456789o".contains(c));
+                // headings of narrow timelines leave out the iteration, which the first lines have
+                let left_out = |word: &String| width < 80 && ["which", "pipeline"].contains(&word.as_str());
+                let drawn = |word: &String| left_out(word) || word.chars().all(|c| "FIWB0123456789o".contains(c));
                 let missing: Vec<String> =
                     of_tables(&piped).difference(&of_tables(&text)).filter(|word| !drawn(word)).cloned().collect();
                 assert!(missing.is_empty(), "{line}, {width} columns: no {missing:?} in\n{text}");

@@ -96,7 +96,7 @@ fn save_report(mut report: Report, folder: &Path) -> Result<(), Failure> {
     in_report(&mut report);
     let curve = loss_curve(folder)?.map(|plots| plots.svg()).transpose()?;
     let curve = curve.map(|svg| (LOSSES.to_string(), svg.into_bytes()));
-    let place = Output::named(&folder.join("report").join(""))?;
+    let place = Output::named(folder.join("report").join(""))?;
     Ok(place.write(&report, &Vec::from_iter(curve)).map(drop)?)
 }
 

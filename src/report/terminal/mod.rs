@@ -151,21 +151,24 @@ fn shortened(text: &str, width: usize, look: &Pens) -> String {
 }
 
 fn heading(out: &mut String, entry: &crate::Entry, width: usize, look: &Pens, separator: &str) {
-    let mut facts = Vec::new();
-    for panel in entry.panels() {
-        let m = &panel.metrics;
-        let which = match (&entry.predicted, &entry.measured) {
-            (Some(_), Some(_)) => format!("{} ", crate::file::csv::source_name(panel.timeline.source)),
-            _ => String::new(),
+    let facts = |with_iteration: bool| {
+        let of = |panel: &Panel| {
+            let m = &panel.metrics;
+            let which = match (&entry.predicted, &entry.measured) {
+                (Some(_), Some(_)) => format!("{} ", crate::file::csv::source_name(panel.timeline.source)),
+                _ => String::new(),
+            };
+            let time = |time: f64| quantity(time, &panel.timeline.time_unit);
+            let is_whole = with_iteration && panel.timeline.source == Source::Predicted;
+            let iteration = entry.iteration().map(time).filter(|shown| is_whole && *shown != time(m.makespan));
+            let whole = iteration.map_or_else(String::new, |iteration| format!("{iteration}, of which pipeline "));
+            format!("{which}{whole}{}, bubble {}", time(m.makespan), percent(m.bubble))
         };
-        let makespan = quantity(m.makespan, &panel.timeline.time_unit);
-        let iteration = entry.iteration().filter(|_| panel.timeline.source == Source::Predicted);
-        let whole = iteration.map_or_else(String::new, |iteration| {
-            format!("{}, of which pipeline ", quantity(iteration, &panel.timeline.time_unit))
-        });
-        facts.push(format!("{which}{whole}{makespan}, bubble {}", percent(m.bubble)));
-    }
-    let facts = shortened(&facts.join(separator), width.saturating_sub(10), look);
+        entry.panels().map(of).collect::<Vec<_>>().join(separator)
+    };
+    let room = width.saturating_sub(10);
+    let facts = Some(facts(true)).filter(|facts| columns(facts) <= room).unwrap_or_else(|| facts(false));
+    let facts = shortened(&facts, room, look);
     let name = shortened(&entry.name, width.saturating_sub(columns(&facts) + 2), look);
     let name = if look.colored() { format!("\x1b[1m{name}\x1b[0m") } else { name };
     let _ = writeln!(out, "{}", format!("{name}  {facts}").trim_end());

@@ -1,6 +1,5 @@
 //! `pipesim compare`: saved timelines side by side, predictions paired with measurements.
 
-mod change;
 mod labels;
 
 use crate::cli::Failure;
@@ -8,7 +7,6 @@ use crate::cli::options::costs::read_text;
 use crate::cli::options::output::{DrawOptions, WriteOptions, origin};
 use crate::cli::options::threshold::{Figures, ThresholdOptions};
 use crate::cli::terminal::progress::RemarkOptions;
-pub use change::{MEMORY, QUESTION};
 use clap::Args;
 use labels::{Labelled, labels};
 use pipesim_cost::TimeUnit;
@@ -52,11 +50,11 @@ impl Compare {
         self.write.check_writable()?;
         let mut report = match (&self.before, &self.after) {
             (Some(before), Some(after)) => {
-                let before = change::single(self.read(before)?, "--before", before)?;
-                let after = change::single(self.read(after)?, "--after", after)?;
+                let before = single(self.read(before)?, "--before", before)?;
+                let after = single(self.read(after)?, "--after", after)?;
                 let mut both = in_one_unit(vec![before, after])?.into_iter();
                 let (Some(before), Some(after)) = (both.next(), both.next()) else { return Ok(()) };
-                change::report(before, after)
+                Report::of_change(before, after)
             }
             _ => {
                 let (mut timelines, mut origins) = (Vec::new(), Vec::new());
@@ -110,6 +108,23 @@ impl Compare {
             }
         }
         Ok(files)
+    }
+}
+
+/// Returns the one timeline of a file.
+///
+/// # Errors
+/// It has several.
+fn single(mut timelines: Vec<Timeline>, option: &str, path: &Path) -> Result<Timeline, Failure> {
+    let names: Vec<String> = timelines.iter().map(|timeline| timeline.schedule.clone()).collect();
+    match timelines.pop().filter(|_| timelines.is_empty()) {
+        Some(timeline) => Ok(timeline),
+        None => Err(Failure::Usage(format!(
+            "{option}: expected a file with one timeline, found {} in {} ({}); write one schedule per file with -o",
+            names.len(),
+            path.display(),
+            names.join(", ")
+        ))),
     }
 }
 

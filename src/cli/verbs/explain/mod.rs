@@ -221,7 +221,7 @@ impl Explain {
         let text = || {
             let list = |e: &StepExplanation| {
                 let sentences = if self.tables { &e.sentences } else { e.shown(&explanations) };
-                format!("{}{}\n", wrap(&[e.schedule.clone()], 0), wrap(sentences, 2))
+                format!("{}{}\n", wrap(std::slice::from_ref(&e.schedule), 0), wrap(sentences, 2))
             };
             let opening = asked.iter().cloned().chain(StepExplanation::opening(&explanations)).map(as_flags);
             let opening: Vec<String> = opening.collect();

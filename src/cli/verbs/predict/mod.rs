@@ -1,7 +1,6 @@
 //! `pipesim predict`: simulate schedules.
 
 mod comparison;
-mod headline;
 mod judged;
 mod layouts;
 mod measured;
@@ -31,7 +30,7 @@ use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, Sp
 use pipesim_sim::{Prediction, PredictionFigures};
 use pipesim_verdict::calibration::Corrected;
 use pipesim_verdict::judgement::Verdict;
-use pipesim_verdict::prediction;
+use pipesim_verdict::{headline, prediction};
 use serde::Serialize;
 use serde_json::{Value, json};
 

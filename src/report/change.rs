@@ -1,12 +1,10 @@
 //! What changed between two predictions, and what that gained.
 
-use crate::cli::Failure;
-use pipesim_report::{Entry, Panel, Report, changed, gibibytes, number, percent, quantity};
-use pipesim_schedule::timeline::Timeline;
+use crate::{Entry, Panel, Report, changed, gibibytes, number, percent, quantity};
+use pipesim_schedule::timeline::{Source, Timeline};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
-/// Key of a timeline's provenance: the options that were asked, as `--save-question` writes them.
+/// Key of a timeline's provenance: the options that were asked, in TOML.
 pub const QUESTION: &str = "question";
 /// Key of a timeline's provenance: bytes that the fullest GPU holds.
 pub const MEMORY: &str = "memory_bytes";
@@ -14,42 +12,27 @@ pub const MEMORY: &str = "memory_bytes";
 /// Settings that say nothing about the prediction.
 const OF_FILES: [&str; 2] = ["version", "only"];
 
-/// Returns the one timeline of a file.
-///
-/// # Errors
-/// It has several.
-pub fn single(mut timelines: Vec<Timeline>, option: &str, path: &Path) -> Result<Timeline, Failure> {
-    let names: Vec<String> = timelines.iter().map(|timeline| timeline.schedule.clone()).collect();
-    match timelines.pop().filter(|_| timelines.is_empty()) {
-        Some(timeline) => Ok(timeline),
-        None => Err(Failure::Usage(format!(
-            "{option}: expected a file with one timeline, found {} in {} ({}); write one schedule per file with -o",
-            names.len(),
-            path.display(),
-            names.join(", ")
-        ))),
+impl Report {
+    /// Returns the report of two timelines: their entries, and what changed in its texts.
+    pub fn of_change(before: Timeline, after: Timeline) -> Report {
+        let subtitle = differences(&before, &after);
+        let entries = [("before", before), ("after", after)].map(|(name, timeline)| {
+            let metrics = timeline.metrics();
+            let name = format!("{name}: {}", timeline.schedule);
+            let is_measured = timeline.source == Source::Measured;
+            let panel = Some(Panel::new(timeline, metrics));
+            match is_measured {
+                true => Entry { name, measured: panel, ..Entry::default() },
+                false => Entry { name, predicted: panel, ..Entry::default() },
+            }
+        });
+        let gained = gained(&entries);
+        let mut report = Report { entries: entries.into(), ..Report::default() };
+        report.title = report.headline_of("What changed");
+        report.subtitle = format!("{subtitle}. {gained}");
+        report.verdict = report.subtitle.clone();
+        report
     }
-}
-
-/// Returns the report of two timelines: their entries, and what changed in its texts.
-pub fn report(before: Timeline, after: Timeline) -> Report {
-    let subtitle = differences(&before, &after);
-    let entries = [("before", before), ("after", after)].map(|(name, timeline)| {
-        let metrics = timeline.metrics();
-        let name = format!("{name}: {}", timeline.schedule);
-        let is_measured = timeline.source == pipesim_schedule::timeline::Source::Measured;
-        let panel = Some(Panel::new(timeline, metrics));
-        match is_measured {
-            true => Entry { name, measured: panel, ..Entry::default() },
-            false => Entry { name, predicted: panel, ..Entry::default() },
-        }
-    });
-    let gained = gained(&entries);
-    let mut report = Report { entries: entries.into(), ..Report::default() };
-    report.title = report.headline_of("What changed");
-    report.subtitle = format!("{subtitle}. {gained}");
-    report.verdict = report.subtitle.clone();
-    report
 }
 
 /// Says which settings of the two questions differ.

@@ -1,9 +1,8 @@
 //! The headline of predictions, and what their saved timelines say about the question.
 
-use crate::cli::verbs::compare::{MEMORY, QUESTION};
 use pipesim_answer::question::{Predicted, Question};
 use pipesim_cost::analytic::Analytic;
-use pipesim_report::{ITERATION, Report};
+use pipesim_report::{ITERATION, MEMORY, QUESTION, Report};
 use std::path::Path;
 
 /// Writes into the headline of `report` what was asked, how long a step takes, and by how much the schedules differ.
@@ -32,8 +31,8 @@ fn asked(question: &Question, analytic: &Analytic) -> String {
     format!("{model} on {} {}, {}", layout.gpus(), machine.hardware.name, shown.join(" · "))
 }
 
-/// Notes in each timeline what was asked, the time of the whole step and the memory of the fullest GPU, for
-/// `compare --before`.
+/// Notes in each timeline what was asked, the time of the whole step and the memory of the fullest GPU, for a
+/// comparison with a later one.
 pub fn note(report: &mut Report, question: &Question, predictions: &[Predicted]) {
     let asked = question.to_toml().ok();
     let panels = report.entries.iter_mut().filter_map(|entry| entry.predicted.as_mut());
