@@ -497,14 +497,11 @@ const SETTINGS: &[Setting] = &[
                   delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait title width font-size row-height columns palette no-memory no-waits \
                   no-notes window collapse no-cut question micro",
         same: &[
-            SENTENCES,
             QUIET,
             OWN,
             DP,
             BF16,
             VERSION,
-            ("zero", "no time changes"),
-            ("optimizer-offload", "no time changes"),
             ("attention", "no time changes"),
             ("packed", "no time changes"),
             THE_JOB,
