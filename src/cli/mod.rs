@@ -59,10 +59,10 @@ const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 invalid or deadloc
 /// What the program says without arguments.
 const FIRST: &str = "\
 pipesim says which pipeline schedule and layout to train with, and what a step costs.
-Is my job fast enough?  pipesim predict --job train.sh --hardware h100-sxm --measured 11.9s
-Which layout is best?   pipesim plan --model llama-3-8b --hardware h100-sxm --gpus 32 --batch 256 --seq 8192
-Which schedule, why?    pipesim predict --stages 4 --micro 8; pipesim explain --stages 4 --micro 8
-To learn: pipesim tour. To train here: pipesim run --stages 2 --micro 8. In a browser: pipesim explore.
+Fast enough?  pipesim predict --job train.sh --hardware h100-sxm --measured 11.9s
+Best layout?  pipesim plan --model llama-3-8b --hardware h100-sxm --gpus 32 --batch 256 --seq 8192
+Which schedule, and why?  pipesim predict --stages 4 --micro 8 (or explain)
+Learn: pipesim tour. Train here: pipesim run --stages 2 --micro 8. In a browser: pipesim explore.
 All verbs: pipesim --help. A word: pipesim help bubble.
 ";
 
@@ -231,7 +231,9 @@ fn helped(arguments: &[OsString]) -> Option<ExitCode> {
     }
     let [_, help, first, ..] = arguments else { return None };
     if help != "help"
-        || first.to_str().is_none_or(|word| word.starts_with('-') || command().find_subcommand(word).is_some())
+        || first
+            .to_str()
+            .is_none_or(|word| word.starts_with('-') || word == "help" || command().find_subcommand(word).is_some())
     {
         return None;
     }

@@ -25,7 +25,9 @@ const PALETTE: &str = "palette";
 /// Verbs whose question the file completes.
 const VERBS: [&str; 3] = ["predict", "plan", "explain"];
 /// Options that have costs, or the whole question, of their own.
-const COMPLETE: [&str; 5] = ["costs", "profile", "question", "timeline", "from"];
+const COMPLETE: [&str; 6] = ["costs", "costs-per", "profile", "question", "timeline", "from"];
+/// Largest file, in bytes.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// What a file says.
 struct Settings {
@@ -47,8 +49,10 @@ fn file() -> Option<PathBuf> {
 /// Reads a file; a path to a model or hardware is relative to it.
 fn read(path: PathBuf) -> Result<Settings, String> {
     let shown = path.display().to_string();
-    let text = std::fs::read_to_string(&path).map_err(|error| {
-        format!("{shown}: expected a readable file, found {error}; or set {FILE_VARIABLE} to another")
+    let size = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
+    let text = size.filter(|size| *size <= MOST_BYTES).and_then(|_| std::fs::read_to_string(&path).ok());
+    let text = text.ok_or_else(|| {
+        format!("{shown}: expected a text file of at most 1 MiB, found none; set {FILE_VARIABLE} to another")
     })?;
     let table: toml::Table = text
         .parse()
@@ -104,7 +108,11 @@ pub fn completed(command: &Command, mut arguments: Vec<OsString>) -> Result<Vec<
     let Some(verb) = arguments.get(1).and_then(|verb| verb.to_str()).filter(|verb| VERBS.contains(verb)) else {
         return Ok(arguments);
     };
-    let Some(settings) = settings().as_ref().map_err(Clone::clone)? else { return Ok(arguments) };
+    let is_help = arguments.iter().any(|word| word == "--help" || word == "-h");
+    let is_question = arguments.get(2).and_then(|word| word.to_str()).is_some_and(|word| word.ends_with(".toml"));
+    if is_help || is_question {
+        return Ok(arguments);
+    }
     let matches = command.clone().ignore_errors(true).try_get_matches_from(&arguments);
     let Some((_, given)) = matches.as_ref().ok().and_then(|matches| matches.subcommand()) else {
         return Ok(arguments);
@@ -112,6 +120,7 @@ pub fn completed(command: &Command, mut arguments: Vec<OsString>) -> Result<Vec<
     if COMPLETE.iter().any(|option| is_typed(given, option)) {
         return Ok(arguments);
     }
+    let Some(settings) = settings().as_ref().map_err(Clone::clone)? else { return Ok(arguments) };
     let has = |option: &str| is_typed(given, option) || settings.asked.iter().any(|(name, _)| *name == option);
     let has_model = has("model") || is_typed(given, "job");
     if !(has_model && has("hardware")) {
@@ -119,7 +128,9 @@ pub fn completed(command: &Command, mut arguments: Vec<OsString>) -> Result<Vec<
     }
     let is_lacking = |option: &str| {
         let is_known = verb_takes(command, verb, option);
-        is_known && !is_typed(given, option) && !(is_typed(given, "job") && option != "hardware")
+        let is_of_another = option == "framework-version" && is_typed(given, "stack");
+        let is_of_job = option != "hardware" && is_typed(given, "job");
+        is_known && !(is_of_another || is_of_job || is_typed(given, option))
     };
     let added: Vec<String> = settings
         .asked
@@ -135,8 +146,8 @@ pub fn completed(command: &Command, mut arguments: Vec<OsString>) -> Result<Vec<
 }
 
 fn is_typed(given: &ArgMatches, option: &str) -> bool {
-    given.try_contains_id(option).unwrap_or(false)
-        && given.value_source(&option.replace('-', "_")) == Some(ValueSource::CommandLine)
+    let id = option.replace('-', "_");
+    given.try_contains_id(&id).unwrap_or(false) && given.value_source(&id) == Some(ValueSource::CommandLine)
 }
 
 fn verb_takes(command: &Command, verb: &str, option: &str) -> bool {

@@ -44,7 +44,7 @@ fn differences(before: &Timeline, after: &Timeline) -> String {
     let texts: Vec<String> =
         differing.map(|name| format!("{name} {} to {}", shown(&old, name), shown(&new, name))).collect();
     match texts.is_empty() {
-        true => "Changed: no setting that the files know".to_string(),
+        true => "No setting that the files know differs".to_string(),
         false => format!("Changed: {}", texts.join(", ")),
     }
 }
@@ -76,17 +76,15 @@ fn gained(entries: &[Entry; 2]) -> String {
     let [old, new] = times;
     let (unit, share) = (&after.timeline.time_unit, new / old - 1.0);
     let direction = if new <= old { "shorter" } else { "longer" };
+    let difference = match changed(share).as_str() {
+        "+0.0 %" | "−0.0 %" => format!("The {name} is equal"),
+        share => format!("The {name} is {} {direction} ({share})", quantity((new - old).abs(), unit)),
+    };
     let bytes = |panel: &Panel| panel.timeline.provenance.get(MEMORY)?.parse::<u64>().ok();
     let peak = |panel: &Panel| panel.metrics.per_device.iter().map(|one| one.peak_activations).fold(0.0, f64::max);
     let memory = match (bytes(before), bytes(after)) {
         (Some(old), Some(new)) => format!("memory {} to {}", gibibytes(old), gibibytes(new)),
         _ => format!("peak activations {} to {}", number(peak(before)), number(peak(after))),
     };
-    format!(
-        "The {name} is {} {direction} ({}); bubble {} to {}, {memory}.",
-        quantity((new - old).abs(), unit),
-        changed(share),
-        percent(before.metrics.bubble),
-        percent(after.metrics.bubble),
-    )
+    format!("{difference}; bubble {} to {}, {memory}.", percent(before.metrics.bubble), percent(after.metrics.bubble),)
 }

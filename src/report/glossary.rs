@@ -36,7 +36,8 @@ fn without_links(text: &str) -> String {
 /// # Errors
 /// The glossary lacks it: the words that it may be, as a question in brackets.
 pub fn meaning(asked: &str) -> Result<Vec<String>, String> {
-    let is_asked = |word: &&str| plain(word) == plain(asked);
+    let name = |word: &str| plain(word).trim_end_matches('s').to_string();
+    let is_asked = |word: &&str| name(word) == name(asked);
     let found: Vec<String> = rows()
         .filter(|row| row.words.iter().any(is_asked))
         .map(|row| format!("{}: {}", row.words.join(", "), row.meaning))

@@ -49,12 +49,16 @@ fn misfit(&(name, step): &(&str, &StepEstimate)) -> String {
     ];
     let most = parts.into_iter().max_by_key(|(_, bytes)| *bytes).unwrap_or_default();
     let remedy = match step.misfit.as_ref().map(|misfit| &misfit.remedy) {
-        Some(Some(remedy)) => format!("; {} fits, in {}", remedy.described(), quantity(1e3 * remedy.iteration_s, "ms")),
+        Some(Some(remedy)) => {
+            let is_larger = step.misfit.as_ref().is_some_and(|misfit| misfit.gpus != remedy.gpus);
+            let gpus = if is_larger { format!(" on {} GPUs", remedy.gpus) } else { String::new() };
+            format!("; {} fits{gpus}, in {}", remedy.described(), quantity(1e3 * remedy.iteration_s, "ms"))
+        }
         Some(None) => "; no small change fits".to_string(),
         None => String::new(),
     };
     let [total, limit] = [fullest.total, step.memory.capacity_bytes].map(gibibytes);
-    format!("{name} does not fit: {total} of {limit}, most of it {} ({}){remedy}.", most.0, gibibytes(most.1))
+    format!("{name} does not fit: {total} of {limit}, the largest part {} ({}){remedy}.", most.0, gibibytes(most.1))
 }
 
 /// Adds to the sentences about a step's pipeline how long the whole iteration takes, and by how much it does not fit.
@@ -89,17 +93,15 @@ fn losses(step: &StepEstimate) -> String {
     let share = |seconds: f64| percent(seconds / step.iteration_s);
     let mut lost: Vec<_> = parts[1..].iter().filter(|part| part.seconds > 0.005 * step.iteration_s).collect();
     lost.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    let [average, busiest] = step.time_s.work().map(|seconds| 1e3 * seconds);
     let lost: Vec<String> = lost
         .iter()
         .take(3)
         .map(|part| match part.column {
             "imbalance_s" => format!(
-                "{} {} (the busiest device works {}, an average one {})",
+                "{} {} (the busiest device works {} longer than an average one)",
                 part.cause,
                 share(part.seconds),
-                quantity(busiest, "ms"),
-                quantity(average, "ms")
+                quantity(1e3 * part.seconds, "ms")
             ),
             _ => format!("{} {}", part.cause, share(part.seconds)),
         })

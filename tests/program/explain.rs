@@ -128,6 +128,20 @@ fn sentences_come_first_and_there_is_one_table_of_each_kind() {
     }
 }
 
+/// A saved prediction is explained into a folder: its own timeline, and the one of its costs.
+#[test]
+fn a_saved_prediction_is_explained_into_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (saved, report) = (folder.path().join("saved.json"), folder.path().join("report"));
+    let (code, _, err) = pipesim(&format!("predict -q -p 2 -m 4 -s 1f1b --costs F=1ms -o {}", saved.display()));
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = pipesim(&format!("explain -q {} -o {}", saved.display(), report.display()));
+    assert_eq!(code, 0, "{err}");
+    for name in ["1f1b-predicted.json", "1f1b-saved-predicted.json"] {
+        assert!(report.join(name).is_file(), "{name}");
+    }
+}
+
 /// One request: a schedule, p, m and costs as a user gives them, some left out, with a slow device and messages.
 struct Question {
     schedule: &'static str,

@@ -63,7 +63,7 @@ fn the_parts_of_a_step_sum_to_it() {
         let value = serde_json::to_value(&forecast).unwrap();
         let parts = value["time_s"].as_object().unwrap();
         let sum: f64 = parts.values().map(|part| part.as_f64().unwrap()).sum();
-        assert!((sum / forecast.iteration_s - 1.0).abs() < 1e-9 && parts.len() == 7);
+        assert!((sum / forecast.iteration_s - 1.0).abs() < 1e-9 && parts.len() == 8);
         assert!(parts.values().all(|part| part.as_f64().unwrap() >= 0.0), "{parts:?}");
     }
 }

@@ -8,9 +8,9 @@ use pipesim_report::{changed, percent};
 const KEPT: usize = 2;
 
 impl StepExplanation {
-    /// Returns the time of a micro-batch, in the unit of the costs.
+    /// Returns the time of a micro-batch: of the whole iteration in seconds if that is known, else of the makespan in the unit of the costs.
     fn each(&self) -> f64 {
-        self.metrics.makespan / f64::from(self.microbatches.max(1))
+        self.iteration_s.unwrap_or(self.metrics.makespan) / f64::from(self.microbatches.max(1))
     }
 
     /// Returns the change that saves most and that its framework can follow within the same memory, if one saves anything.
@@ -40,11 +40,14 @@ impl StepExplanation {
         let others = if others.is_empty() { String::new() } else { format!("; {}", others.join(", ")) };
         let first = format!("{} is the shortest{others}.", best.schedule);
         let change = best.best_change().map_or_else(
-            || "No change tried shortens it within the same memory.".to_string(),
+            || format!("No change tried shortens {} without more activations.", best.schedule),
             |change| {
                 let what = change.what.to_string();
                 let what = if what.contains(['`', ' ']) { what } else { format!("`{what}`") };
-                format!("Of the changes tried within the same memory, {what} saves most, {}.", percent(change.saves))
+                format!(
+                    "Of its changes without more activations, {what} saves most, {} of the pipeline.",
+                    percent(change.saves)
+                )
             },
         );
         vec![first, change]

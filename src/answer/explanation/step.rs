@@ -28,6 +28,9 @@ pub struct StepExplanation {
     /// Makespan, bubble and peak activations.
     #[serde(flatten)]
     pub metrics: Metrics,
+    /// The whole iteration of a model on hardware, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iteration_s: Option<f64>,
     pub bounds: NamedBounds,
     /// Bounds for orders in which no device holds more than in this schedule.
     pub bounds_at_own_peaks: NamedBounds,
@@ -137,6 +140,7 @@ impl StepExplanation {
             time_unit: costs.units.time_unit.to_string(),
             costs_assumed: costs.assumed.clone(),
             metrics: predicted.metrics().clone(),
+            iteration_s: None,
             bounds: NamedBounds::new(predicted.bounds, costs),
             bounds_at_own_peaks: NamedBounds::new(bounds_at_own_peaks(graph, costs), costs),
             idle: sim::explain(graph, costs, &times, cap).report(graph, costs),

@@ -119,9 +119,14 @@ fn resolved(path: &Path) -> PathBuf {
 pub fn folder(report: &Report, path: &Path, more: &[NamedBytes]) -> Result<Vec<PathBuf>, WriteError> {
     let mut files = Vec::new();
     for (entry, name) in report.entries.iter().zip(file_names(report)) {
-        for panel in entry.panels() {
+        for (number, panel) in entry.panels().enumerate() {
             let text = format!("{}\n", serde_json::json!(panel.timeline));
-            files.push((format!("{name}-{}.json", source_name(panel.timeline.source)), text.into_bytes()));
+            let source = source_name(panel.timeline.source);
+            // a saved prediction in place of a measurement stands beside its replay
+            let is_second =
+                number > 0 && entry.predicted.as_ref().is_some_and(|own| own.timeline.source == panel.timeline.source);
+            let name = if is_second { format!("{name}-saved-{source}.json") } else { format!("{name}-{source}.json") };
+            files.push((name, text.into_bytes()));
         }
     }
     files.push(("timeline.svg".to_string(), report.svg().into_bytes()));

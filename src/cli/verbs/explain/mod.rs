@@ -175,6 +175,7 @@ impl Explain {
             if let Some(analytic) = costs.analytic() {
                 let step = StepEstimate::new(analytic, &predicted).map_err(Failure::usage)?;
                 prediction::complete(&mut explained.sentences, &explained.schedule, &step);
+                explained.iteration_s = Some(step.iteration_s);
             }
             spell(&mut explained);
             let mut entry = Entry::default();
@@ -214,7 +215,7 @@ impl Explain {
         let balance = self.costs.balance.then(|| "Changes are predicted without --balance.".to_string());
         let untried = (untried > 0).then(|| {
             format!(
-                "{untried} more were not tried, as they are searched or have too many ops. `predict -s auto` searches."
+                "{untried} more schedules were not tried, as they are searched or have too many ops. `predict -s auto` searches."
             )
         });
         let untried: Vec<String> = balance.into_iter().chain(untried).collect();
