@@ -484,7 +484,18 @@ const SETTINGS: &[Setting] = &[
         refused: "chunks set slice-lengths overlap effort costs costs-per profile layout shard overlap-optimizer-offload ep etp dispatcher routing moe-overlap \
                   delay-wgrad max-active-stages unshard-lookahead defer-reduce-grad-wait sharing link-scope link-contention \
                   host-link-devices samples jitter-seed title width font-size row-height columns no-memory no-waits no-notes question micro",
-        same: &[QUIET, OWN, DP, BF16, VERSION, ENOUGH_SLOTS, PALETTE, NO_CUT, THE_JOB],
+        same: &[
+            QUIET,
+            OWN,
+            DP,
+            BF16,
+            VERSION,
+            ENOUGH_SLOTS,
+            PALETTE,
+            NO_CUT,
+            ("packed", "no time changes by a digit"),
+            THE_JOB,
+        ],
     },
     Setting {
         command: "check --job $D/job.sh",
