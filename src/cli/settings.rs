@@ -1,6 +1,6 @@
 //! `pipesim.toml`: options that a project does not want to type again.
 //!
-//! The file is looked for in the working folder and in those above it. An option that is typed wins; a command with costs of its own, or
+//! The file is looked for in the working folder and in those above it. An option on the command line wins; a command with costs of its own, or
 //! with a question in a file, has no use for a model on hardware.
 
 use super::palettes::palette_named;

@@ -367,7 +367,7 @@ pub const fn wide_attention_blocks([sequences, tokens, heads]: [usize; 3]) -> us
 /// Most memory for slopes between [`attention_backward_keys_stored`] and [`attention_backward_queries_stored`], in bytes.
 const MOST_SLOPES_BYTES: usize = 512 << 20;
 
-/// Bytes of the slopes of `sequences`, in bfloat16: of each head, those of each tile of queries and the tiles of keys up to it.
+/// Bytes of the bfloat16 slopes of `sequences`: every head keeps one tile for each pair of a query tile and a key tile up to it.
 pub const fn slopes_bytes([sequences, tokens, heads]: [usize; 3]) -> usize {
     let tiles = tokens.div_ceil(TILE);
     sequences.saturating_mul(heads).saturating_mul(tiles * (tiles + 1) / 2 * TILE * TILE * 2)

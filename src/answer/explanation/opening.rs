@@ -1,10 +1,10 @@
-//! Explanations of several schedules in a few lines: which is the shortest, by how much, why it idles, and what would shorten it most.
+//! Explanations of several schedules in a few lines: which is the shortest, by how much, and what would shorten it most.
 
 use super::StepExplanation;
 use crate::advice::{Change, LEAST};
 use pipesim_report::{changed, percent};
 
-/// Sentences that are kept of a schedule that is not the shortest: how long it takes, and why it idles.
+/// Sentences that are kept of a schedule that is not the shortest: how long it takes, and that it does not fit or why it idles.
 const KEPT: usize = 2;
 
 impl StepExplanation {
@@ -13,7 +13,7 @@ impl StepExplanation {
         self.iteration_s.unwrap_or(self.metrics.makespan) / f64::from(self.microbatches.max(1))
     }
 
-    /// Returns the change that saves most and that its framework can follow within the same memory, if one saves anything.
+    /// Returns the change that saves most of those that its framework can follow without more activations, if one saves anything.
     fn best_change(&self) -> Option<&Change> {
         let advice = self.advice.as_ref()?;
         let possible = |change: &&Change| {
