@@ -1,12 +1,21 @@
 //! Layers per stage: the contiguous split with the shortest step.
 //!
-//! With a fixed order of ops, a step never gets shorter when a stage gets one more layer. So a step in which some stages have
-//! their layers and the others their minimum is a lower bound of all splits that start this way: branch and bound over the
-//! stages finds the optimum and proves it. Work is counted in simulated steps, not in time. If the order depends on costs, a
-//! local search finds a good split without proof.
+//! With a fixed order of ops, a pipeline never gets shorter when a stage gets one more layer. So the bound of a step in which some
+//! stages have their layers and the others their minimum holds for all splits that start this way: branch and bound over the
+//! stages finds the optimum and proves it. Work is counted in simulated steps, not in time. Without a bound, a local search finds
+//! a good split without proof.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+/// How long a step with some split takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SplitTime {
+    /// What is minimized.
+    pub time: u64,
+    /// A lower bound of the time of every split in which no stage has fewer layers; 0 if none is known.
+    pub least: u64,
+}
 
 /// A split to optimize.
 pub struct Problem<'a> {
@@ -15,11 +24,9 @@ pub struct Problem<'a> {
     /// Initial split: layers per stage; they add up to `layers`.
     pub start: Vec<usize>,
     /// Returns the step time for these layers per stage, whatever their sum; `None` if there is no such step.
-    pub step: &'a dyn Fn(&[usize]) -> Option<u64>,
+    pub step: &'a dyn Fn(&[usize]) -> Option<SplitTime>,
     /// Returns whether every device has enough memory; a split that fits still fits with fewer layers.
     pub fits: &'a dyn Fn(&[usize]) -> bool,
-    /// Whether an additional layer never makes the step shorter.
-    pub is_monotone: bool,
     /// Maximum number of steps to simulate.
     pub budget: u64,
 }
@@ -46,10 +53,16 @@ pub struct Balanced {
     pub layers: Vec<usize>,
     /// Makespan, in the prediction's time unit.
     pub makespan: f64,
+    /// Time of an iteration, on hardware, which is then what is minimized.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iteration_s: Option<f64>,
     /// Layers per stage of the initial split.
     pub layers_before: Vec<usize>,
     /// Makespan of the initial split.
     pub makespan_before: f64,
+    /// Time of an iteration with the initial split, on hardware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iteration_before_s: Option<f64>,
     /// Whether the initial split fits into memory.
     pub fits_before: bool,
     /// Whether no contiguous split is better under the schedule's order.
@@ -65,17 +78,24 @@ impl fmt::Display for Balanced {
         if self.layers == self.layers_before {
             return write!(f, "`layers` {} stays ({proof}; {} simulated)", list(&self.layers), self.simulated);
         }
-        let change = 100.0 * (self.makespan / self.makespan_before - 1.0);
+        let (now, before) = self.times();
+        let change = 100.0 * (now / before - 1.0);
         let room = if self.fits_before { "" } else { ", which does not fit" };
+        let what = if self.iteration_s.is_some() { "iteration in seconds" } else { "makespan" };
         write!(
             f,
-            "`layers` {} instead of {}{room}: makespan {:.4} instead of {:.4}, {change:+.1} % ({proof}; {} simulated)",
+            "`layers` {} instead of {}{room}: {what} {now:.4} instead of {before:.4}, {change:+.1} % ({proof}; {} simulated)",
             list(&self.layers),
             list(&self.layers_before),
-            self.makespan,
-            self.makespan_before,
             self.simulated
         )
+    }
+}
+
+impl Balanced {
+    /// Returns what was minimized, now and before: iterations in seconds on hardware, otherwise makespans.
+    pub fn times(&self) -> (f64, f64) {
+        self.iteration_s.zip(self.iteration_before_s).unwrap_or((self.makespan, self.makespan_before))
     }
 }
 
@@ -93,12 +113,14 @@ pub fn balance(problem: &Problem<'_>) -> Option<Balance> {
     let least = |stage: usize| usize::from(stage > 0 && stage + 1 < stages);
     let bounds = (0..stages).map(|stage| (least(stage), problem.layers)).collect();
     let mut search = SplitSearch { problem, best: None, steps: 0, bounds };
-    let before = search.step(&problem.start).map(|step| (step, (problem.fits)(&problem.start)));
+    let start = search.step(&problem.start);
+    let has_bound = start.is_some_and(|start| start.least > 0);
+    let before = start.map(|step| (step.time, (problem.fits)(&problem.start)));
     search.climb(problem.start.clone());
     if let Some(filled) = search.filled() {
         search.climb(filled);
     }
-    let is_optimal = problem.is_monotone && search.narrow() && {
+    let is_optimal = has_bound && search.narrow() && {
         let mut layers: Vec<usize> = search.bounds.iter().map(|&(least, _)| least).collect();
         search.branch(0, &mut layers)
     };
@@ -107,7 +129,7 @@ pub fn balance(problem: &Problem<'_>) -> Option<Balance> {
 }
 
 impl SplitSearch<'_> {
-    fn step(&mut self, layers: &[usize]) -> Option<u64> {
+    fn step(&mut self, layers: &[usize]) -> Option<SplitTime> {
         self.steps += 1;
         (self.problem.step)(layers)
     }
@@ -118,7 +140,7 @@ impl SplitSearch<'_> {
 
     /// Takes a split as the best if it is shorter and fits. Returns whether it did.
     fn offer(&mut self, layers: &[usize]) -> bool {
-        let Some(step) = self.step(layers) else { return false };
+        let Some(SplitTime { time: step, .. }) = self.step(layers) else { return false };
         let is_better = self.best.as_ref().is_none_or(|(best, _)| step < *best) && (self.problem.fits)(layers);
         if is_better {
             self.best = Some((step, layers.to_vec()));
@@ -137,6 +159,7 @@ impl SplitSearch<'_> {
             for stage in 0..layers.len() {
                 layers[stage] += 1;
                 let step = (self.problem.fits)(&layers).then(|| self.step(&layers)).flatten();
+                let step = step.map(|step| step.time);
                 layers[stage] -= 1;
                 // ties: the stage with the fewest layers
                 let key = step.map(|step| (step, layers[stage], stage));
@@ -172,8 +195,8 @@ impl SplitSearch<'_> {
 
     /// Returns whether `layers` may grow into a better split: the lower bound of its step is below the best.
     fn may_be_better(&mut self, layers: &[usize]) -> bool {
-        let Some(step) = self.step(layers) else { return true };
-        self.best.as_ref().is_none_or(|(best, _)| step < *best) && (self.problem.fits)(layers)
+        let Some(SplitTime { least, .. }) = self.step(layers) else { return true };
+        self.best.as_ref().is_none_or(|(best, _)| least < *best) && (self.problem.fits)(layers)
     }
 
     /// Narrows the bounds of each stage to a fixed point. Returns false if the budget is spent.

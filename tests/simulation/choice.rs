@@ -2,7 +2,7 @@
 
 use crate::support::Dice;
 use pipesim::costs::{Analytic, Platform};
-use pipesim::models::{STACKS, hardware, stack, transformer_named};
+use pipesim::models::{STACKS, TransformerConfig, hardware, stack, transformer_named};
 use pipesim::schedules::{PlatformOptions, Variant};
 use pipesim::simulation::Scope;
 use pipesim::{Costs, ParallelConfig, Recompute, Selection, StepEstimate, Zero, schedules};
@@ -104,11 +104,19 @@ impl Question {
         Some(Answer { name, time: forecast.iteration_s, keeps, fits, bytes })
     }
 
-    /// Compares `auto` with every embedded name, with its default chunks and with 2, 3 and 4.
+    /// Compares `auto` with every embedded name, with its default chunks and others, and with other values of its options.
     fn check(&self, number: usize) {
         let what = format!("question {number}: {:?}", self.selection);
+        let chunks: &[u32] = if matches!(self.costs, Costs::Analytic(_)) { &[2, 3, 4, 7, 8] } else { &[2, 3, 4] };
+        let half = self.selection.devices.div_ceil(2);
+        let options = chunks.iter().map(|v| format!("v={v}")).chain([
+            "waves=2".to_string(),
+            format!("group={half}"),
+            format!("group={half},v=3"),
+        ]);
+        let options: Vec<String> = options.collect();
         let names = schedules::names_of_whole().into_iter().flat_map(|name| {
-            [name.to_string()].into_iter().chain([2, 3, 4].map(|chunks| format!("{name}:v={chunks}")))
+            [name.to_string()].into_iter().chain(options.iter().map(move |options| format!("{name}:{options}")))
         });
         let named: Vec<Answer> = names.filter_map(|name| self.answer(&name)).collect();
         let least = named.iter().filter(|one| one.fits).map(|one| one.time).fold(f64::INFINITY, f64::min);
@@ -136,7 +144,7 @@ fn auto_is_never_beaten_by_a_name() {
     }
 }
 
-/// The balanced split on the event engine: its makespan is what a prediction gives, and never longer than before.
+/// The balanced split on the event engine: its figures are what a prediction gives, and its iteration is never longer than before.
 #[test]
 fn balance_is_of_the_machine_asked_for() {
     let mut dice = Dice(4);
@@ -149,24 +157,109 @@ fn balance_is_of_the_machine_asked_for() {
             costs: Costs::Analytic(Box::new(analytic.with_memory(1 << 40))),
         };
         let name = ["1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "gpipe", "zb-2p"][dice.below(6)];
-        let Some(without) = question.makespan(name, false) else { continue };
+        let Some(without) = question.times(name, false) else { continue };
         let found = Selection { balance: true, ..question.selection.clone() }.resolve(name, &question.costs).unwrap();
         let balance = found.balance.clone().unwrap();
-        let makespan = found.predict().unwrap().metrics().makespan;
+        let with = question.times(name, true).unwrap();
         let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
-        let what = format!("{number}: {name} {:?}: {balance:?}, {without}, {makespan}", question.selection);
-        assert!(close(balance.makespan_before, without) && close(balance.makespan, makespan), "{what}");
-        assert!(makespan <= without * (1.0 + 1e-9), "{what}");
-        gained += usize::from(makespan < without);
+        let what = format!("{number}: {name} {:?}: {balance:?}, {without:?}, {with:?}", question.selection);
+        assert!(close(balance.makespan_before, without[0]) && close(balance.makespan, with[0]), "{what}");
+        assert!(close(balance.iteration_before_s.unwrap(), without[1]), "{what}");
+        assert!(close(balance.iteration_s.unwrap(), with[1]) && with[1] <= without[1] * (1.0 + 1e-9), "{what}");
+        gained += usize::from(with[1] < without[1]);
     }
     assert!(gained > 0, "no split gained anything");
 }
 
 impl Question {
-    fn makespan(&self, name: &str, balance: bool) -> Option<f64> {
+    /// Returns the makespan and the iteration in seconds of a schedule, with balanced layers or with those asked for.
+    fn times(&self, name: &str, balance: bool) -> Option<[f64; 2]> {
         let resolved = Selection { balance, ..self.selection.clone() }.resolve(name, &self.costs).ok()?;
-        Some(resolved.predict().ok()?.metrics().makespan)
+        let layers = resolved.balance.as_ref().map(|found| found.layers.clone());
+        let costs = layers.map_or_else(|| self.costs.clone(), |layers| self.costs.with_layers(layers));
+        let Costs::Analytic(analytic) = costs else { return None };
+        let predicted = resolved.predict().ok()?;
+        let iteration_s = StepEstimate::new(&analytic, &predicted).ok()?.iteration_s;
+        Some([predicted.metrics().makespan, iteration_s])
     }
+}
+
+/// Returns all ways to put `layers` layers on stages, of which only the first and the last may be empty.
+fn splits(layers: usize, stages: usize, first: bool) -> Vec<Vec<usize>> {
+    if stages == 1 {
+        return vec![vec![layers]];
+    }
+    let with =
+        |own: usize| splits(layers - own, stages - 1, false).into_iter().map(move |rest| [vec![own], rest].concat());
+    (usize::from(!first)..=layers).flat_map(with).collect()
+}
+
+/// No split of all has a shorter iteration than the balanced one: with exchanges that are hidden or not, steps that overlap, stages
+/// that share devices, and little memory.
+#[test]
+fn no_split_has_a_shorter_iteration_than_the_balanced_one() {
+    let model = TransformerConfig::gpt(128_000, 0, 8, 16, 2048);
+    let mut by_makespan = 0;
+    let questions = [
+        ("1f1b", 2, "megatron-core", 8, 1),
+        ("1f1b", 3, "megatron-core", 64, 2),
+        ("gpipe", 3, "torchtitan", 64, 1),
+        ("zb-h1", 3, "megatron-zb", 8, 1),
+        ("zb-h1", 4, "megatron-zb", 64, 1),
+        ("interleaved-1f1b", 2, "megatron-core", 64, 1),
+        ("dualpipe-v", 2, "megatron-core", 8, 1),
+        ("chimera", 2, "megatron-core", 64, 1),
+    ];
+    for (name, pp, software, dp, gib) in questions {
+        let plain = Selection::new(pp, 4).order(name).unwrap();
+        let chunks = plain.order.placement().chunks();
+        let layout =
+            ParallelConfig { pp, dp, micro: 4, sequence: 2048, zero: Zero::Optimizer, ..ParallelConfig::default() };
+        let hardware = pipesim::Hardware { network_gbps_per_gpu: 20.0, ..hardware("h100-sxm").unwrap() };
+        let analytic = Analytic::new(model, Platform { hardware, stack: stack(software).unwrap() }, layout).unwrap();
+        let analytic = analytic.with_memory(gib << 34);
+        let question =
+            Question { selection: Selection::new(pp, 4), costs: Costs::Analytic(Box::new(analytic.clone())) };
+        let found = Selection { balance: true, ..question.selection.clone() }.resolve(name, &question.costs).unwrap();
+        let balance = found.balance.unwrap();
+        let all = splits(8, (pp * chunks) as usize, true).into_iter().filter_map(|layers| {
+            let costs = question.costs.with_layers(layers.clone());
+            let Costs::Analytic(own) = &costs else { return None };
+            let resolved = question.selection.resolve(name, &costs).ok()?;
+            let predicted = resolved.predict().ok()?;
+            let estimate = StepEstimate::new(own, &predicted).ok()?;
+            estimate.memory.fits.then_some((estimate.iteration_s, predicted.metrics().makespan))
+        });
+        let all: Vec<(f64, f64)> = all.collect();
+        let least = all.iter().map(|one| one.0).fold(f64::INFINITY, f64::min);
+        let found = balance.iteration_s.unwrap();
+        assert!((found / least - 1.0).abs() < 1e-9, "{name} {pp} {software} {dp}: {balance:?}, {least}");
+        let shortest = all.iter().map(|one| one.1).fold(f64::INFINITY, f64::min);
+        by_makespan += usize::from(balance.makespan > shortest * (1.0 + 1e-9));
+    }
+    assert!(by_makespan > 0, "the shortest makespan always has the shortest iteration");
+}
+
+/// With `--balance`, `auto` is not slower than the balanced choice that it makes without.
+#[test]
+fn auto_balances_before_it_chooses() {
+    let mut dice = Dice(31);
+    let mut other = 0;
+    for number in 0..questions(3) {
+        let question = hardware_question(&mut dice);
+        let selection = Selection { memory_cap: None, machine: PlatformOptions::default(), ..question.selection };
+        let question = Question { selection, ..question };
+        let Some(plain) = question.answer("auto") else { continue };
+        let inner = plain.name.strip_prefix("auto (").and_then(|name| name.strip_suffix(')')).unwrap();
+        let (Some(first), Some(found)) = (question.times(inner, true), question.times("auto", true)) else { continue };
+        assert!(
+            found[1] <= first[1] * (1.0 + 1e-9),
+            "{number}: {:?}: {found:?}, {inner} {first:?}",
+            question.selection
+        );
+        other += usize::from(found[1] < first[1]);
+    }
+    assert!(other > 0, "the choice never changes");
 }
 
 /// The table of software and schedules names existing ones, and contains every published pipeline.

@@ -1,7 +1,7 @@
 //! Layouts, hardware files, memory peaks and the balance of layers.
 
 use pipesim::costs::{GpuGroup, Platform, ProductShape};
-use pipesim::internals::balance::{Problem, balance};
+use pipesim::internals::balance::{Problem, SplitTime, balance};
 use pipesim::internals::hardware::toml;
 use pipesim::internals::memory::{Peak, peak};
 use pipesim::models::{
@@ -200,12 +200,13 @@ fn all(layers: usize, stages: usize) -> Vec<Vec<usize>> {
 }
 
 /// 1F1B's makespan for large m, with an embedding, and a head of four and a half layers.
-fn step(layers: &[usize]) -> Option<u64> {
+fn step(layers: &[usize]) -> Option<SplitTime> {
     let last = layers.len() - 1;
     let cost =
         |stage: usize| 10 * layers[stage] as u64 + if stage == 0 { 2 } else { 0 } + if stage == last { 45 } else { 0 };
     let costs = (0..layers.len()).map(cost);
-    Some(costs.clone().sum::<u64>() + 7 * costs.max().unwrap_or(0))
+    let time = costs.clone().sum::<u64>() + 7 * costs.max().unwrap_or(0);
+    Some(SplitTime { time, least: time })
 }
 
 #[test]
@@ -213,26 +214,26 @@ fn the_optimal_split_is_the_best_of_all() {
     for (layers, stages, limit) in [(12, 2, 99), (12, 3, 99), (13, 4, 4), (9, 5, 3), (4, 1, 9)] {
         let fits = |layers: &[usize]| layers.iter().all(|&count| count <= limit);
         let start = (0..stages).map(|stage| layers / stages + usize::from(stage < layers % stages)).collect();
-        let problem = Problem { layers, start, step: &step, fits: &fits, is_monotone: true, budget: 100_000 };
+        let problem = Problem { layers, start, step: &step, fits: &fits, budget: 100_000 };
         let found = balance(&problem).unwrap();
         assert!(found.is_optimal && found.layers.iter().sum::<usize>() == layers, "{found:?}");
         let inner = |layers: &&Vec<usize>| !layers.get(1..stages - 1).unwrap_or_default().contains(&0);
         let every = all(layers, stages);
-        let best = every.iter().filter(inner).filter(|layers| fits(layers)).filter_map(|layers| step(layers)).min();
+        let best = every
+            .iter()
+            .filter(inner)
+            .filter(|layers| fits(layers))
+            .filter_map(|layers| step(layers))
+            .map(|step| step.time)
+            .min();
         assert_eq!(Some(found.step), best, "{layers} {stages}");
     }
 }
 
 #[test]
 fn without_memory_there_is_no_split_and_without_budget_no_proof() {
-    let problem = |budget| Problem {
-        layers: 12,
-        start: vec![6, 6],
-        step: &step,
-        fits: &|layers| layers[1] < 6,
-        is_monotone: true,
-        budget,
-    };
+    let problem =
+        |budget| Problem { layers: 12, start: vec![6, 6], step: &step, fits: &|layers| layers[1] < 6, budget };
     let found = balance(&problem(1000)).unwrap();
     assert_eq!((found.layers, found.before), (vec![8, 4], Some((12 * 10 + 47 + 7 * 105, false))));
     assert!(!balance(&problem(3)).is_some_and(|found| found.is_optimal));

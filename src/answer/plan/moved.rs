@@ -127,7 +127,7 @@ impl Search<'_> {
     fn memory(&self, candidate: &Candidate, costs: &Analytic) -> Option<Memory> {
         let ordered = self.order(candidate, costs).ok()?;
         let stages = self.stages(self.space.shape(candidate), costs)?;
-        Some(costs.memory_model().memory(self.question.bytes(), &stages, &ordered.moments))
+        Some(costs.memory_model().totals(self.question.bytes(), &stages, &ordered.moments))
     }
 
     /// Returns the costs with the fewest recomputed layers, if the layout asks for that.
@@ -342,7 +342,7 @@ impl Climb<'_> {
             Some((stages, step.iteration()))
         };
         let Some((stages, time)) = time().filter(|(_, time)| *time < self.best * (1.0 - 1e-9)) else { return false };
-        let memory = costs.memory_model().memory(search.question.bytes(), &stages, &self.ordered.moments);
+        let memory = costs.memory_model().totals(search.question.bytes(), &stages, &self.ordered.moments);
         let is_better = memory.fits && !search.is_refused(shape, costs);
         if is_better {
             (self.best, self.bytes) = (time, memory.fullest().total);

@@ -191,17 +191,14 @@ impl<'a> Search<'a> {
                 return Err(NoOrder::Slower);
             }
         }
-        // rules take longer than the memory of layers that have moved
-        if !shape.moves && self.is_refused(shape, &costs) {
-            return Ok(LayoutOutcome::Refused);
-        }
         let (ordered, stages) = (self.order(candidate, &costs)?, self.stages(shape, &costs).ok_or(NoOrder::Missing)?);
-        let memory = costs.memory_model().memory(bytes, &stages, &ordered.moments);
+        let memory = costs.memory_model().totals(bytes, &stages, &ordered.moments);
         let used = memory.fullest().total;
         if !memory.fits {
             return Ok(LayoutOutcome::TooLarge(used));
         }
-        if shape.moves && self.is_refused(shape, &costs) {
+        // rules take longer than memory
+        if self.is_refused(shape, &costs) {
             return Ok(LayoutOutcome::Refused);
         }
         let step = || {
@@ -259,7 +256,7 @@ impl<'a> Search<'a> {
         let costs = self.costs(candidate)?;
         let ordered = self.order(candidate, &costs).ok()?;
         let stages = self.stages(self.space.shape(candidate), &costs)?;
-        let memory = costs.memory_model().memory(0, &stages, &ordered.moments);
+        let memory = costs.memory_model().totals(0, &stages, &ordered.moments);
         Some(memory.fullest().total)
     }
 

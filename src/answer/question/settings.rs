@@ -71,7 +71,7 @@ pub struct Question {
     /// What each stage holds.
     #[serde(with = "text::optional")]
     pub layout: Option<StageSplit>,
-    /// Whether to split the layers for the shortest makespan.
+    /// Whether to split the layers for the shortest iteration, or makespan without hardware.
     pub balance: bool,
     /// Name or file of a model.
     pub model: Option<String>,

@@ -6,7 +6,7 @@
 
 use super::costs::Pricing;
 use super::order::OrderedGraph;
-use super::{Error, Selection, Warning};
+use super::{Error, Selection, Variant, Warning};
 use crate::step_estimate::StepEstimate;
 use pipesim_cost::CostTable;
 use pipesim_cost::analytic::Analytic;
@@ -17,10 +17,14 @@ use pipesim_schedule::open::{OpenSchedule, Order, Program};
 use pipesim_schedule::schedule::Schedule;
 use pipesim_sim::ordering::{Effort, order_ops, order_ops_with};
 use pipesim_sim::{self as sim, Step};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
-/// Stages per device to try in addition to the schedule's default.
-const CHUNKS: [u32; 3] = [2, 3, 4];
+/// Most stages per device to try: on hardware, where each costs messages, and elsewhere, where they cost nothing.
+const MOST_CHUNKS: [u32; 2] = [8, 4];
+
+/// Number of the best schedules whose layers are balanced to find the best of these.
+pub(super) const MOST_BALANCED: usize = 8;
 
 /// Predicts a candidate; the table is that which may have decided its order.
 pub(super) type Priced<'a> = &'a (dyn Fn(TaskGraph, &CostTable) -> Result<CandidateStep, Error> + Sync);
@@ -38,7 +42,7 @@ struct ScheduleCandidate {
     costs: CostTable,
 }
 
-/// Returns the best of all embedded schedules that exist for these numbers and keep the cap. Ties are broken by smaller span,
+/// Returns the `count` best of all embedded schedules that exist for these numbers and keep the cap, the best first. Ties are broken by smaller span,
 /// then smaller peak, then order in the list. With `analytic`, iteration times are compared and schedules must fit into memory;
 /// if none fits, the one that needs the least memory wins.
 pub(super) fn best<E: From<Error>>(
@@ -46,9 +50,11 @@ pub(super) fn best<E: From<Error>>(
     costs: Pricing<'_, E>,
     priced: Priced<'_>,
     analytic: Option<&Analytic>,
-) -> Result<OrderedGraph, E> {
+    count: usize,
+) -> Result<Vec<OrderedGraph>, E> {
     let (mut candidates, mut unfit) = (Vec::new(), None);
-    for name in dsl::names_of_whole().into_iter().flat_map(|name| names(selection, name)) {
+    let most_chunks = if analytic.is_some() { MOST_CHUNKS[0] } else { MOST_CHUNKS[1] };
+    for name in dsl::names_of_whole().into_iter().flat_map(|name| names(selection, name, most_chunks)) {
         let Ok(found) = plain(selection).order(&name) else { continue };
         match costs(&name, found.order.placement()) {
             Ok(costs) => candidates.push(ScheduleCandidate { name, order: selection.capped(found.order), costs }),
@@ -62,8 +68,8 @@ pub(super) fn best<E: From<Error>>(
         return Err(failure);
     }
     let Selection { devices, microbatches, memory_cap: cap, .. } = *selection;
-    let best = Ranking { selection, priced, analytic }.best(candidates);
-    best.ok_or_else(|| Error::NoneFits { devices, microbatches, cap }.into())
+    let best = Ranking { selection, priced, analytic, count }.best(candidates);
+    if best.is_empty() { Err(Error::NoneFits { devices, microbatches, cap }.into()) } else { Ok(best) }
 }
 
 /// Returns the selection for candidates, whose names contain all options.
@@ -71,25 +77,54 @@ pub(super) fn plain(selection: &Selection) -> Selection {
     Selection { lenient: false, ..selection.without_options() }
 }
 
-/// Returns the names under which to try the schedule `name`.
-fn names(selection: &Selection, name: &str) -> Vec<String> {
-    let with = |chunks: u32| format!("{name}:v={chunks}");
-    let chunks = |name: &str| plain(selection).order(name).ok().map(|found| found.order.placement().chunks());
-    let own = chunks(name);
-    if let Some(asked) = selection.chunks {
-        return vec![if own == Some(asked) { name.to_string() } else { with(asked) }];
+/// Returns the names under which to try the schedule `name`: with its defaults, then with other stages per device and other values of
+/// its own options, in all combinations.
+fn names(selection: &Selection, name: &str, most_chunks: u32) -> Vec<String> {
+    let plain = plain(selection);
+    let variant = Variant { base: name.to_string(), options: BTreeMap::new() };
+    let chunks =
+        |variant: &Variant| plain.order(&variant.to_string()).ok().map(|found| found.order.placement().chunks());
+    let (Ok(takes), own) = (plain.takes(&variant), chunks(&variant)) else { return vec![name.to_string()] };
+    let v =
+        takes.chunks.then(|| ("v".to_string(), (2..=most_chunks).filter(|&v| own != Some(v)).map(f64::from).collect()));
+    let options = takes.options.into_iter().filter(|option| option != "v");
+    let options = options.map(|option| {
+        let values = values(selection, &option, most_chunks);
+        (option, values)
+    });
+    let mut all = vec![variant];
+    for (option, values) in v.into_iter().chain(options) {
+        let with = |value: &f64, variant: &Variant| {
+            let mut variant = variant.clone();
+            variant.options.insert(option.clone(), value.to_string());
+            variant
+        };
+        let more: Vec<Variant> = values.iter().flat_map(|value| all.iter().map(|one| with(value, one))).collect();
+        all.extend(more);
     }
-    let mut names = vec![name.to_string()];
-    names.extend(CHUNKS.into_iter().filter(|&v| own != Some(v)).map(with));
-    names.extend(larger_search(selection).filter(|_| name == "zb-v-greedy"));
-    names
+    if let Some(asked) = selection.chunks {
+        all.retain(|variant| chunks(variant) == Some(asked));
+    }
+    all.iter().map(ToString::to_string).collect()
 }
 
-/// Returns a search on a V with more than the p activations of the named ones, if the cap allows more.
-fn larger_search(selection: &Selection) -> Option<String> {
-    let (p, limit) = (f64::from(selection.devices), 2.0 * f64::from(selection.devices));
-    let cap = selection.cap().map_or(limit, |cap| cap.min(limit)).floor();
-    (cap > p && selection.chunks.is_none_or(|chunks| chunks == 2)).then(|| format!("zb-v-greedy:cap={cap}"))
+/// Returns the values of a schedule's own option to try besides its default.
+fn values(selection: &Selection, option: &str, most_chunks: u32) -> Vec<f64> {
+    let p = selection.devices;
+    match option {
+        "waves" => (2..=most_chunks / 2).map(f64::from).collect(),
+        // between half of the devices and all, the default
+        "group" => {
+            BTreeSet::from([p.div_ceil(2), (3 * p).div_ceil(4)]).into_iter().filter(|&g| g < p).map(f64::from).collect()
+        }
+        // more than the default, the activations of 1F1B, if the cap allows it
+        "cap" => {
+            let (p, most) = (f64::from(p), 2.0 * f64::from(p));
+            let cap = selection.cap().map_or(most, |cap| cap.min(most)).floor();
+            if cap > p { vec![cap] } else { Vec::new() }
+        }
+        _ => Vec::new(),
+    }
 }
 
 struct Ranked {
@@ -117,12 +152,14 @@ struct Ranking<'a> {
     selection: &'a Selection,
     priced: Priced<'a>,
     analytic: Option<&'a Analytic>,
+    /// How many to return.
+    count: usize,
 }
 
 impl Ranking<'_> {
-    /// Returns the best candidate, the earlier one among equals. Open orders are searched last and in parallel, and only if
+    /// Returns the best candidates, the earlier one of equals first. Open orders are searched last and in parallel, and only if
     /// lower bounds of their time and memory leave them a chance.
-    fn best(&self, candidates: Vec<ScheduleCandidate>) -> Option<OrderedGraph> {
+    fn best(&self, candidates: Vec<ScheduleCandidate>) -> Vec<OrderedGraph> {
         let mut best: Vec<Ranked> = Vec::new();
         let mut open: Vec<(usize, String, OpenSchedule, CostTable)> = Vec::new();
         for (number, ScheduleCandidate { name, order, costs }) in candidates.into_iter().enumerate() {
@@ -133,7 +170,8 @@ impl Ranking<'_> {
                 Order::Open(order) => open.push((number, name, order, costs)),
             }
         }
-        let so_far = best.iter().map(|ranked| ranked.rank).min();
+        best.sort_by_key(|ranked| (ranked.rank, ranked.number));
+        let so_far = best.get(self.count - 1).map(|ranked| ranked.rank);
         open.retain(|(.., open, costs)| {
             self.may_fit(open) && so_far.is_none_or(|best| self.may_beat(open, costs, best))
         });
@@ -146,11 +184,14 @@ impl Ranking<'_> {
             let ranked = graph.and_then(|graph| self.ranked(*number, name.clone(), graph, costs));
             found.lock().unwrap_or_else(PoisonError::into_inner).extend(ranked);
         });
-        let Ranked { rank, name, graph, .. } = best.into_iter().min_by_key(|ranked| (ranked.rank, ranked.number))?;
+        best.sort_by_key(|ranked| (ranked.rank, ranked.number));
         let capacity = self.analytic.map_or(0, |analytic| analytic.machine.hardware.memory_bytes());
-        let warning =
-            (rank.excess > 0).then(|| Warning::NoneFits { schedule: name.clone(), bytes: rank.excess, capacity });
-        Some(OrderedGraph { graph, chosen: Some(name), warnings: warning.into_iter().collect() })
+        let ordered = |Ranked { rank, name, graph, .. }: Ranked| {
+            let warning =
+                (rank.excess > 0).then(|| Warning::NoneFits { schedule: name.clone(), bytes: rank.excess, capacity });
+            OrderedGraph { graph, chosen: Some(name), warnings: warning.into_iter().collect() }
+        };
+        best.into_iter().take(self.count).map(ordered).collect()
     }
 
     /// Returns the graph of a candidate; `None` if it cannot run as asked for.

@@ -55,6 +55,12 @@ impl Resolved {
         step.map_err(|error| refused(error, self.graph.schedule()))
     }
 
+    /// Returns whether its balanced split is faster than another's.
+    fn beats(&self, other: &Resolved) -> bool {
+        let time = |resolved: &Resolved| resolved.balance.as_ref().map_or(f64::INFINITY, |found| found.times().0);
+        time(self) < time(other)
+    }
+
     fn tried(self) -> Result<CandidateStep, Error> {
         let step = self.step()?;
         Ok(CandidateStep { graph: self.graph, costs: self.costs, step })
@@ -83,12 +89,25 @@ impl Selection {
             let again = |_: &Costs| Err(usage("nothing is ordered again here"));
             unbalanced.with_costs(ordered, costs, &again)?.tried()
         };
-        let best = own.best::<Error>(&costs.of_orders(self.microbatches), &priced, costs.analytic())?;
-        let name = best.chosen.clone().unwrap_or_default();
-        let again = |costs: &Costs| plain.graph::<Error>(&name, &costs.of_orders(self.microbatches));
-        let resolved = plain.with_costs(best, costs, &again)?;
-        let graph = resolved.graph.renamed(|_| variant.choosing(&name));
-        Ok(Resolved { graph, ..resolved })
+        let count = if own.balance { auto::MOST_BALANCED } else { 1 };
+        let best = own.best::<Error>(&costs.of_orders(self.microbatches), &priced, costs.analytic(), count)?;
+        let mut failure = None;
+        let mut chosen: Option<Resolved> = None;
+        for one in best {
+            let name = one.chosen.clone().unwrap_or_default();
+            let again = |costs: &Costs| plain.graph::<Error>(&name, &costs.of_orders(self.microbatches));
+            match plain.with_costs(one, costs, &again) {
+                Ok(resolved) if chosen.as_ref().is_none_or(|best| resolved.beats(best)) => {
+                    let graph = resolved.graph.renamed(|_| variant.choosing(&name));
+                    chosen = Some(Resolved { graph, ..resolved });
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        chosen.ok_or_else(|| failure.unwrap_or_else(|| usage("auto found no schedule")))
     }
 
     /// Resolves the schedule file `text`, named `name`, to a graph with costs.
@@ -166,7 +185,7 @@ impl Selection {
                 let setup = Setup { machine, ..Setup::default() };
                 Resolved::new(graph, costs, setup).tried()
             };
-            let best = own.best(costs, &priced, None)?;
+            let best = own.best(costs, &priced, None, 1)?.swap_remove(0);
             let name = variant.choosing(best.chosen.as_deref().unwrap_or_default());
             return Ok(OrderedGraph { graph: best.graph.renamed(|_| name), ..best });
         }
@@ -178,9 +197,10 @@ impl Selection {
         costs: Pricing<'_, E>,
         priced: Priced<'_>,
         analytic: Option<&Analytic>,
-    ) -> Result<OrderedGraph, E> {
+        count: usize,
+    ) -> Result<Vec<OrderedGraph>, E> {
         self.no_options("auto tries all schedules, within a cap or with v stages a device")?;
-        auto::best(self, costs, priced, analytic)
+        auto::best(self, costs, priced, analytic, count)
     }
 
     /// Returns the graph of an order, which `costs` may decide; `owner` prices slices, if it is known.

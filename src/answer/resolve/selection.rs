@@ -32,7 +32,7 @@ pub struct Selection {
     pub effort: u32,
     /// Maximum activations that fit into a device's memory, in the same units: limits searches.
     pub room: Option<f64>,
-    /// Whether to optimize the layers per stage for the makespan.
+    /// Whether to optimize the layers per stage for the iteration, or the makespan without hardware.
     pub balance: bool,
     /// Meaning of overlapped pairs.
     pub overlap: Overlap,

@@ -49,7 +49,7 @@ pub struct CostOptions {
     /// What each stage holds, for v = stages / devices: Megatron's string (Et*3|(tt|)*29,m|L: E embedding, t layer, m layer for multi-token prediction, L head and loss; stages may be empty), a JSON list, or torchtitan[:FIRST,LAST] layers less at the ends.
     #[arg(long, value_name = "STAGES", alias = "pipeline-model-parallel-layout", value_parser = str::parse::<StageSplit>)]
     pub layout: Option<StageSplit>,
-    /// Split the layers over the stages for the shortest makespan, and show the gain; needs --profile, --hardware, or --costs with --layers
+    /// Split the layers over the stages for the shortest iteration, or makespan without hardware, and show the gain; needs --profile, --hardware, or --costs with --layers
     #[arg(long)]
     pub balance: bool,
 }

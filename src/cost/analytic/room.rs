@@ -32,7 +32,7 @@ impl Analytic {
         let layout = |layers| ParallelConfig { recompute: Recompute::Block(layers), ..self.layout.clone() };
         let fits = |layers| {
             let memory_model = MemoryModel::new(&self.model, &layout(layers), &self.machine.stack);
-            memory_model.memory(bytes, stages, schedule).fits
+            memory_model.totals(bytes, stages, schedule).fits
         };
         let most = stages.iter().map(Stage::layers).max()? as u32;
         let (mut few, mut enough) = (0, most.checked_sub(1)?);

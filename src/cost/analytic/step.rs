@@ -267,6 +267,30 @@ impl Analytic {
         self.step_with(placement, stages, split, devices, &pass, slices.first().unwrap_or(self))
     }
 
+    /// Returns a lower bound, in seconds, of the step of `schedule` with these stages and activity, and with all stages that have more
+    /// layers: its pipeline, what is exposed at least of each device's exchange, and the longest optimizer.
+    pub fn least_step(&self, schedule: &Schedule, stages: &[Stage], devices: &[Activity]) -> f64 {
+        let (placement, split, stack) = (&schedule.placement, schedule.splits_backward(), &self.machine.stack);
+        // What overlapping steps take may shrink when a device starts later, but it is never less than the work.
+        let overlaps = stack.step_overlaps > 0.0 && split;
+        let lasted = |device: &Activity| if overlaps { device.busy } else { device.last_end } as f64 * 1e-9;
+        // A layer more hides more of an exchange. Only where the last op is a backward of the whole device does that one last as much
+        // longer.
+        let one_stage = placement.stages() == placement.devices() && placement.directions() == 1;
+        let ends_with_all = one_stage && !split && !schedule.is_beyond_microbatches();
+        let (mut pipeline, mut exchanged, mut optimizer) = (0.0_f64, 0.0_f64, 0.0_f64);
+        for (number, device) in (0..).zip(devices) {
+            let After { exchange, optimizer: update } = self.after(placement, stages, number);
+            let exchange = if ends_with_all { exchange } else { 0.0 };
+            pipeline = pipeline.max(lasted(device));
+            exchanged = exchanged.max(lasted(device) + exchange);
+            optimizer = optimizer.max(update);
+        }
+        let rounds = f64::from(self.layout.rounds);
+        let step = pipeline * (rounds - 1.0) + exchanged + optimizer + stack.host_step_ms * 1e-3;
+        step * (1.0 + stack.straggler_share * self.doublings()) * (1.0 - 1e-9)
+    }
+
     /// Returns the time of a step in which `pass` is what a device computes, and `last` has the costs of its last backward.
     fn step_with(
         &self,

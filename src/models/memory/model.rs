@@ -27,6 +27,11 @@ pub struct MemoryModel {
     pub(super) is_slice: bool,
 }
 
+/// Returns the stages that a device holds.
+fn held_by<'a>(device: u32, stages: &'a [Stage], schedule: &Schedule) -> Vec<&'a Stage> {
+    schedule.placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect()
+}
+
 impl MemoryModel {
     /// Returns the memory model of `model` under `layout`, trained by `stack`.
     pub fn new(model: &Config, layout: &ParallelConfig, stack: &Stack) -> MemoryModel {
@@ -39,15 +44,34 @@ impl MemoryModel {
 
     /// Returns the memory of every device for `schedule`, with layers split into `stages` and `bytes` of capacity.
     pub fn memory(&self, bytes: u64, stages: &[Stage], schedule: &Schedule) -> Memory {
-        let left = if self.stack.outputs_kept == 1.0 { Vec::new() } else { self.all_left(stages) };
-        let of = |device: u32| match left.is_empty() {
-            true => self.device(device, stages, schedule),
-            false => {
-                let peak = peak_by(schedule.program(device), &left, |peak| self.taken(peak));
-                self.device_at(device, stages, schedule, peak)
+        let mut memory = self.totals(bytes, stages, schedule);
+        if self.stack.outputs_kept < 1.0 {
+            for device in &mut memory.per_device {
+                device.of_which = self.mixture(device.device, stages, schedule, device.activations);
             }
-        };
-        let per_device: Vec<DeviceMemory> = (0..schedule.devices()).map(of).collect();
+        }
+        memory
+    }
+
+    /// Returns [`MemoryModel::memory`] without the breakdown of a mixture of experts.
+    pub fn totals(&self, bytes: u64, stages: &[Stage], schedule: &Schedule) -> Memory {
+        let left = if self.stack.outputs_kept == 1.0 { Vec::new() } else { self.all_left(stages) };
+        let mut per_device: Vec<DeviceMemory> = Vec::with_capacity(schedule.devices() as usize);
+        let mut last: (Vec<(&str, usize)>, ([u64; 2], [u64; 3])) = Default::default();
+        for device in 0..schedule.devices() {
+            if left.is_empty() {
+                per_device.push(self.device(device, stages, schedule));
+                continue;
+            }
+            let held = held_by(device, stages, schedule);
+            // most devices hold as many parts as the one before
+            let counts = |held: &[&Stage]| held.iter().flat_map(|stage| stage.counts()).collect::<Vec<_>>();
+            if device == 0 || counts(&held) != last.0 {
+                last = (counts(&held), self.states(&held));
+            }
+            let peak = peak_by(schedule.program(device), &left, |peak| self.taken(peak));
+            per_device.push(self.device_with(device, stages, schedule, peak, last.1));
+        }
         Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
     }
 
@@ -240,9 +264,21 @@ impl MemoryModel {
 
     /// Returns the memory of `device` at its `peak`.
     pub(super) fn device_at(&self, device: u32, stages: &[Stage], schedule: &Schedule, peak: Peak) -> DeviceMemory {
+        let states = self.states(&held_by(device, stages, schedule));
+        let of_which = self.mixture(device, stages, schedule, peak.held);
+        DeviceMemory { of_which, ..self.device_with(device, stages, schedule, peak, states) }
+    }
+
+    /// Returns [`MemoryModel::device_at`] without the breakdown of a mixture of experts; the device has these [`MemoryModel::states`].
+    fn device_with(
+        &self,
+        device: u32,
+        stages: &[Stage],
+        schedule: &Schedule,
+        peak: Peak,
+        (elements, states): ([u64; 2], [u64; 3]),
+    ) -> DeviceMemory {
         let placement = &schedule.placement;
-        let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
-        let (elements, states) = self.states(&held);
         let edges = if placement.devices() > 1 { self.hidden().saturating_mul(2) } else { 0 };
         let bytes = if self.stack.reduced_bytes > 0.0 {
             self.stack.reduced_bytes as u64
@@ -258,14 +294,13 @@ impl MemoryModel {
             if self.layout.precision == Precision::Fp16 { self.shared_out(elements).saturating_mul(4) } else { 0 };
         let running = peak.total().max(copy.max(late)) - peak.held;
         let unsharded = self.unsharded(device, stages, schedule);
-        let gathered = unsharded.unwrap_or_else(|| self.gathered(&held, states));
+        let gathered = unsharded.unwrap_or_else(|| self.gathered(&held_by(device, stages, schedule), states));
         let fixed = gathered.saturating_add(edges).saturating_add(early);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
-        let of_which = self.mixture(device, stages, schedule, held);
         let unmanaged = self.unmanaged(allocated, peak);
         let unsharded = unsharded.unwrap_or(0);
-        DeviceMemory { of_which, unsharded, ..DeviceMemory::new(device, states, held, buffers, unmanaged) }
+        DeviceMemory { unsharded, ..DeviceMemory::new(device, states, held, buffers, unmanaged) }
     }
 
     /// Returns the trained elements of a device with these stages on one rank, without and of experts, and the bytes of all together.
@@ -299,8 +334,7 @@ impl MemoryModel {
 
     /// Returns the breakdown of a device's memory if the model has experts; `activations` is its peak.
     fn mixture(&self, device: u32, stages: &[Stage], schedule: &Schedule, activations: u64) -> MixtureMemory {
-        let held = schedule.placement.stages_of(device).filter_map(|stage| stages.get(stage as usize));
-        let held: Vec<&Stage> = held.collect();
+        let held = held_by(device, stages, schedule);
         let [_, experts] = self.spec.elements_under(held.iter().copied(), self.layout.degrees());
         if experts == 0 {
             return MixtureMemory::default();
