@@ -60,6 +60,11 @@ pub fn expanded(command: &Command, mut arguments: Vec<OsString>, host: &'static 
     {
         *file = format!("--question={}", file.to_string_lossy()).into();
     }
+    let names_a_file =
+        |word: &OsString| ["--job", "--question"].iter().any(|name| word.to_string_lossy().starts_with(name));
+    if !arguments.iter().any(names_a_file) {
+        return Ok(Expanded { arguments, job: None, question: None });
+    }
     // options that the file makes complete are still missing here
     let matches = command.clone().ignore_errors(true).try_get_matches_from(&arguments);
     let Some((_, given)) = matches.as_ref().ok().and_then(|matches| matches.subcommand()) else {

@@ -110,7 +110,7 @@ pub fn completed(command: &Command, mut arguments: Vec<OsString>) -> Result<Vec<
     };
     let is_help = arguments.iter().any(|word| word == "--help" || word == "-h");
     let is_question = arguments.get(2).and_then(|word| word.to_str()).is_some_and(|word| word.ends_with(".toml"));
-    if is_help || is_question {
+    if is_help || is_question || matches!(settings(), Ok(None)) {
         return Ok(arguments);
     }
     let matches = command.clone().ignore_errors(true).try_get_matches_from(&arguments);

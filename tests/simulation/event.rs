@@ -101,7 +101,7 @@ fn sweep_record(
 #[test]
 fn agrees_with_the_sweep_on_random_schedules_to_the_tick() {
     let mut paired = 0;
-    for seed in 0..600 {
+    for seed in 0..300 {
         let mut dice = Dice(seed);
         let schedule = random_schedule(&mut dice);
         let costs = random_costs(&mut dice, &schedule.placement);
@@ -122,7 +122,7 @@ fn agrees_with_the_sweep_on_random_schedules_to_the_tick() {
             }
         }
     }
-    assert!(paired > 200, "only {paired} schedules had pairs");
+    assert!(paired > 100, "only {paired} schedules had pairs");
 }
 
 fn golden_named(class: &str, p: u32, v: u32, m: u32) -> Schedule {

@@ -63,7 +63,7 @@ fn makespan(schedule: &Schedule, costs: &CostTable) -> u64 {
 #[test]
 fn no_proof_is_above_the_schedule_itself() {
     let (mut proven, mut better, mut refused) = (0, 0, 0);
-    for seed in 0..1000 {
+    for seed in 0..250 {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let placement = placement(rng);
         let m = rng.random_range(1..=3);
@@ -92,7 +92,7 @@ fn no_proof_is_above_the_schedule_itself() {
         better += usize::from(found < own);
     }
     println!("{proven} proven, {better} improved, {refused} refused");
-    assert!(proven > 500 && better > 200 && refused < 300, "{proven} {better} {refused}");
+    assert!(proven > 125 && better > 50 && refused < 75, "{proven} {better} {refused}");
 }
 
 /// The most that a device holds, in floating-point numbers as a user would add them up.
@@ -115,7 +115,7 @@ fn added_up(schedule: &Schedule, keep: f64) -> f64 {
 #[test]
 fn a_cap_that_an_order_reaches_allows_it() {
     let mut below = 0;
-    for seed in 0..1000 {
+    for seed in 0..250 {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let placement = placement(rng);
         let (m, keep) = (rng.random_range(1..=3), share(rng));
@@ -155,7 +155,7 @@ fn a_cap_that_an_order_reaches_allows_it() {
         );
         below += usize::from(found < own);
     }
-    assert!(below > 300, "{below}");
+    assert!(below > 75, "{below}");
 }
 
 /// With activations that no binary fraction holds: the search takes a cap to the last bit, and nothing is proven that is worse

@@ -139,11 +139,10 @@ fn models_at_the_limits() {
     let text = include_str!("../../models/qwen3-30b-a3b.json");
     let all = replaced(&serde_json::from_str(text).unwrap(), &extremes());
     let layout = ParallelConfig { pp: 2, micro: 4, ep: 4, dp: 4, ..ParallelConfig::default() };
+    let costs = pipesim::models::model_costs("llama-3-8b", "h100-sxm", ParallelConfig::default()).unwrap();
     let of = |(what, text): &(String, Value)| {
         let model = read_huggingface(&text.to_string()).ok()?.config;
-        let machine =
-            pipesim::models::model_costs("llama-3-8b", "h100-sxm", ParallelConfig::default()).unwrap().machine;
-        let costs = Analytic::new(model, machine, layout.clone()).ok()?;
+        let costs = Analytic::new(model, costs.machine.clone(), layout.clone()).ok()?;
         let found = ModelPrediction::new(costs, "1f1b", &Selection::new(2, 4)).ok()?;
         let value = json!([found.resolved.predict().unwrap().prediction, found.estimate]);
         assert!(missing(&value, "").is_empty(), "{what}: {:?}", missing(&value, ""));

@@ -234,7 +234,7 @@ fn random_case(seed: u64) -> Case {
 #[test]
 fn causes_add_up_to_the_bubble() {
     let mut seen: Causes = Causes::default();
-    for seed in 0..3000 {
+    for seed in 0..750 {
         let Case { graph, costs } = random_case(seed);
         let times = OpTimes::swept(&graph, &costs);
         let predicted = predict(&graph, &costs, &Setup::default()).unwrap();
@@ -259,13 +259,13 @@ fn causes_add_up_to_the_bubble() {
         }
     }
     let of_predictions = Cause::ALL.into_iter().filter(|cause| cause.is_predicted());
-    assert!(of_predictions.into_iter().all(|cause| seen[cause as usize] > 1000), "every cause occurs: {seen:?}");
+    assert!(of_predictions.into_iter().all(|cause| seen[cause as usize] > 250), "every cause occurs: {seen:?}");
 }
 
 #[test]
 fn ops_named_under_order_could_really_run_earlier() {
     let mut moves = 0;
-    for seed in 0..1500 {
+    for seed in 0..500 {
         let Case { graph, costs } = random_case(seed);
         let times = OpTimes::swept(&graph, &costs);
         let explanation = explain(&graph, &costs, &times, None);
@@ -295,12 +295,12 @@ fn ops_named_under_order_could_really_run_earlier() {
         assert!(OpTimes::swept(&moved, &costs).makespan() <= times.makespan(), "seed {seed}");
         moves += order.len();
     }
-    assert!(moves > 500, "{moves}");
+    assert!(moves > 160, "{moves}");
 }
 
 #[test]
 fn the_critical_path_has_no_hole() {
-    for seed in 0..2000 {
+    for seed in 0..500 {
         let Case { graph, costs } = random_case(seed);
         let times = OpTimes::swept(&graph, &costs);
         let path = critical_path(&graph, &costs, &times);
@@ -377,7 +377,7 @@ fn shares_of_a_step_never_exceed_it() {
 
 #[test]
 fn memory_over_time_peaks_where_the_order_says() {
-    for seed in 0..2000 {
+    for seed in 0..500 {
         let Case { graph, costs } = random_case(seed);
         let times = OpTimes::swept(&graph, &costs);
         for curve in memory(&graph, &costs, &times, Some(2.0)) {
@@ -409,7 +409,7 @@ fn all_bounds(graph: &TaskGraph, costs: &CostTable) -> Vec<Bounds> {
 #[test]
 fn no_random_schedule_is_below_a_bound() {
     let mut by_memory = 0;
-    for seed in 0..6000 {
+    for seed in 0..1500 {
         let Case { graph, costs } = random_case(seed);
         let makespan = OpTimes::swept(&graph, &costs).makespan();
         for found in all_bounds(&graph, &costs) {
@@ -418,7 +418,7 @@ fn no_random_schedule_is_below_a_bound() {
             by_memory += usize::from(found.best().1 == "memory");
         }
     }
-    assert!(by_memory > 500, "{by_memory}");
+    assert!(by_memory > 125, "{by_memory}");
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn the_bound_if_backwards_are_split_is_that_of_split_ones() {
         assert_eq!(OpTimes::swept(&split, &costs_of(&split, "")).makespan(), least, "{p} {m}");
     }
     let (mut mixed, mut capped) = (0, 0);
-    for seed in 0..3000 {
+    for seed in 0..750 {
         let Case { graph, costs } = random_case(seed);
         let schedule = graph.schedule();
         let makespan = OpTimes::swept(&graph, &costs).makespan();
@@ -458,7 +458,7 @@ fn the_bound_if_backwards_are_split_is_that_of_split_ones() {
             capped += usize::from(found.best().1 == "memory");
         }
     }
-    assert!(mixed > 300 && capped > 100, "{mixed} {capped}");
+    assert!(mixed > 75 && capped > 25, "{mixed} {capped}");
 }
 
 /// The best makespan of all orders, by brute force: ops are appended in the order of their starts, and those of one stage,
