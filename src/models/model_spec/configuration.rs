@@ -7,6 +7,7 @@ use super::layer_lists::{every, mixtures, steps, windows};
 use super::mixture::{Experts, Latent};
 use super::pattern::{blocks, layers, pattern};
 use super::reader::Reader;
+use super::sizes::{InvalidSizes, MOST_LAYERS};
 use super::transformer::{Activation, ActivationFunction, Biases, Config, Norms, QkNorm, Rotary, RotaryScaling, Style};
 use pipesim_schedule::nearest::plain;
 use serde_json::{Map, Value};
@@ -109,6 +110,10 @@ impl Configuration<'_> {
 /// A size is missing, or keys contradict each other.
 pub(super) fn decoder(read: Reader<'_>) -> Result<Config, ConfigError> {
     let (heads, channels, layers) = (read.needed("heads")?, read.needed("hidden")?, layers(read)?);
+    if layers > MOST_LAYERS {
+        // before anything is listed per layer
+        return Err(ConfigError(InvalidSizes::Layers { most: MOST_LAYERS, found: layers }.to_string()));
+    }
     let has_pattern = read.family.properties.contains_key("mixers");
     let (window, is_full) = if has_pattern { (None, vec![true; layers]) } else { windows(read, layers)? };
     let vocabulary = read.needed("vocab")?;

@@ -1,5 +1,8 @@
 //! Sizes that no model has, and sizes that ranks cannot share, with checks for them.
 
+/// Largest number of layers where anything is kept per layer.
+pub(super) const MOST_LAYERS: usize = 1 << 16;
+
 /// Sizes that no model has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // each text names its fields

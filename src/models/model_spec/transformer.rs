@@ -4,7 +4,7 @@ use super::layer_kind::{Gate, LayerKind, LayerPattern, Mlp, SelfAttention};
 use super::lora::Lora;
 use super::mixture::{Experts, Latent};
 use super::operation::Window;
-use super::sizes::validate;
+use super::sizes::{MOST_LAYERS, validate};
 
 pub use super::sizes::{InvalidSizes, TensorRanksError, check_rows};
 
@@ -259,9 +259,9 @@ impl Config {
         self.experts.map_or(Ok(()), |experts| experts.check())?;
         self.latent.map_or(Ok(()), |latent| latent.check())?;
         // if layers differ, check each
-        let (layers, most) = (self.layers.max(self.prediction_layers), 1 << 16);
-        if (!self.is_uniform() || self.prediction_layers > 0) && layers > most {
-            return Err(InvalidSizes::Layers { most, found: layers });
+        let layers = self.layers.max(self.prediction_layers);
+        if (!self.is_uniform() || self.prediction_layers > 0) && layers > MOST_LAYERS {
+            return Err(InvalidSizes::Layers { most: MOST_LAYERS, found: layers });
         }
         if let Some(pattern) = self.pattern {
             pattern.kinds.iter().chain(&pattern.predictions).try_for_each(LayerKind::check)?;
