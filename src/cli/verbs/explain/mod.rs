@@ -94,12 +94,9 @@ impl Explain {
                 self.timelines(&paths[0], std::slice::from_ref(shown))?
             }
         };
-        let (mut explanations, mut entries, mut whole_steps) = (Vec::new(), Vec::new(), Vec::new());
-        for (explanation, entry, whole_step) in explained {
-            explanations.push(explanation);
-            entries.push(entry);
-            whole_steps.push(whole_step);
-        }
+        let (explanations, rest): (Vec<_>, Vec<_>) =
+            explained.into_iter().map(|(explanation, entry, step)| (explanation, (entry, step))).unzip();
+        let (entries, whole_steps): (Vec<_>, Vec<_>) = rest.into_iter().unzip();
         self.show(asked, &explanations, entries)?;
         let figures = explanations.iter().zip(whole_steps).map(|(e, [iteration, period])| {
             let figures = Figures::new(&e.schedule, &e.time_unit).with_metrics(side(e), &e.metrics);
@@ -215,10 +212,9 @@ impl Explain {
     fn name_once(&self, question: &mut Question) {
         let mut seen = BTreeSet::new();
         let named = std::mem::take(&mut question.schedule);
-        let (once, twice): (Vec<String>, Vec<String>) = match question.only {
-            Some(_) => (named, Vec::new()), // counts all of them
-            None => named.into_iter().partition(|name| seen.insert(name.clone())),
-        };
+        let only = question.only; // counts all of them
+        let (once, twice): (Vec<String>, Vec<String>) =
+            named.into_iter().partition(|name| only.is_some() || seen.insert(name.clone()));
         question.schedule = once;
         for name in twice.iter().collect::<BTreeSet<_>>() {
             self.remarks.remark(&format!("note: {name} is named more than once, and explained once"));

@@ -7,10 +7,9 @@ use crate::cli::options::calibrate::with_corrections;
 use crate::cli::options::output::{origin, versioned};
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::{table, wrap};
-use pipesim_answer::question::{Case, LayoutFigures, Predicted, Prepared, Question, answer};
-use pipesim_answer::step_estimate::StepEstimate;
-use pipesim_report::{self as report, PredictedEntry, SpanFiles, Table, gibibytes, quantity};
-use pipesim_verdict::prediction;
+use pipesim_answer::question::{Case, LayoutFigures, Predicted, Prepared, Question};
+use pipesim_report::{self as report, PredictedEntry, SpanFiles};
+use pipesim_verdict::layouts;
 
 /// Maximum number of predictions of one command.
 const MOST: usize = 10_000;
@@ -21,53 +20,6 @@ fn label(one: &Predicted) -> String {
     one.layout.map_or_else(String::new, |LayoutFigures { tp, pp, dp, micro_batch_size, .. }| {
         format!("{name} tp={tp} p={pp} dp={dp} micro-batch={micro_batch_size}")
     })
-}
-
-/// Returns the question about `schedule` on one layout of `asked`, and its schedule with the settings that the layouts do not share.
-fn alone(asked: &Question, schedule: &str, one: &Predicted) -> Option<(Question, String)> {
-    let (layout, micro) = (one.layout?, one.figures.microbatches);
-    let mut question = Question { schedule: vec![schedule.to_string()], ..asked.clone() };
-    let mut told = Vec::new();
-    let settings = [
-        ("tp", &mut question.tp, layout.tp),
-        ("stages", &mut question.stages, layout.pp),
-        ("dp", &mut question.dp, layout.dp),
-        ("micro-batch-size", &mut question.micro_batch_size, layout.micro_batch_size),
-        ("micro", &mut question.micro, micro),
-    ];
-    for (name, values, own) in settings {
-        if values.len() > 1 {
-            *values = vec![own];
-            told.push(format!("`{name}` {own}"));
-        }
-    }
-    told.splice(..0, (asked.names().len() > 1).then(|| format!("-s {schedule}")));
-    Some((question, told.join(" ")))
-}
-
-/// Returns the answer in a few lines. Where nothing fits, the fastest layout has a change that makes it fit.
-fn first_lines(asked: &Question, prepared: &Prepared, schedules: &[String], predictions: &[Predicted]) -> String {
-    let Some(analytic) = prepared.layouts().first() else { return String::new() };
-    let each = schedules.iter().zip(predictions);
-    let known = each.filter_map(|(schedule, one)| Some((alone(asked, schedule, one)?, one.estimate.clone()?)));
-    let mut steps: Vec<(String, StepEstimate)> = Vec::new();
-    let mut questions = Vec::new();
-    for ((question, settings), estimate) in known {
-        steps.push((settings, estimate));
-        questions.push(question);
-    }
-    let speed = |step: &StepEstimate| step.tokens_per_second_per_gpu;
-    let fastest = (0..steps.len()).max_by(|&a, &b| speed(&steps[a].1).total_cmp(&speed(&steps[b].1)));
-    if let Some(fastest) = fastest.filter(|_| !steps.iter().any(|(_, step)| step.memory.fits)) {
-        let found = answer(&questions[fastest], &Sandbox).ok().and_then(|found| found.predictions.into_iter().next());
-        steps[fastest].1.misfit = found.and_then(|one| one.estimate?.misfit);
-    }
-    let steps: Vec<(&str, &StepEstimate)> = steps.iter().map(|(name, step)| (name.as_str(), step)).collect();
-    let next = |settings: &str| {
-        format!("pipesim explain with {settings} and the other options as they are says what would shorten it.")
-    };
-    let asked = prediction::asked_of_layouts(analytic, prepared.layouts().len());
-    as_flags(wrap(&prediction::layout_lines(asked, &steps, next), 0)) + "\n"
 }
 
 impl Predict {
@@ -100,30 +52,14 @@ impl Predict {
         add_columns(&mut report, &predictions);
         let csv = report::figures(&report);
         report.entries.iter_mut().zip(labels).for_each(|(entry, label)| entry.name.clone_from(label));
-        report.extra_tables = vec![layouts(&predictions)];
+        report.extra_tables = vec![layouts::table(&predictions)];
         let json = || with_corrections(versioned("predictions", &predictions)?, "predictions", &corrected);
-        let text = || first_lines(question, prepared, &schedules, &predictions) + &table(&report);
+        let text = || {
+            let lines = layouts::lines(question, prepared, &schedules, &predictions, &Sandbox);
+            as_flags(wrap(&lines, 0)) + "\n" + &table(&report)
+        };
         let printed = self.draw.print.show(&report, json, text, || csv.clone());
         self.write.write(&report, &[], printed, self.remarks)?;
         Ok(predictions)
     }
-}
-
-/// Returns a table of layouts, the fastest per GPU first.
-fn layouts(predictions: &[Predicted]) -> Table {
-    let header = ["schedule", "tp", "pp", "dp", "micro-batch", "GPUs", "iteration", "tokens/s/GPU", "memory", "fits"];
-    let known = predictions.iter().filter_map(|one| Some((&one.figures.schedule, one.estimate.as_ref()?, one.layout?)));
-    let mut sorted: Vec<(&String, &StepEstimate, LayoutFigures)> = known.collect();
-    sorted.sort_by(|(_, a, _), (_, b, _)| b.tokens_per_second_per_gpu.total_cmp(&a.tokens_per_second_per_gpu));
-    let row = |(name, estimate, layout): (&String, &StepEstimate, LayoutFigures)| {
-        let mut cells = vec![name.clone()];
-        cells.extend([layout.tp, layout.pp, layout.dp, layout.micro_batch_size].map(|number| number.to_string()));
-        cells.push(estimate.gpus.to_string());
-        cells.push(quantity(1e3 * estimate.iteration_s, "ms"));
-        cells.push(report::number(estimate.tokens_per_second_per_gpu));
-        cells.push(gibibytes(layout.memory_bytes));
-        cells.push(if estimate.memory.fits { "yes" } else { "no" }.to_string());
-        cells
-    };
-    Table::new("Layouts, the most tokens per second and GPU first", &header, sorted.into_iter().map(row).collect())
 }

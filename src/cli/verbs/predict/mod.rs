@@ -14,7 +14,7 @@ use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::engine::EngineOptions;
 use crate::cli::options::fsdp::FsdpOptions;
-use crate::cli::options::hardware::{self, HardwareOptions};
+use crate::cli::options::hardware::HardwareOptions;
 use crate::cli::options::output::{self, DrawOptions, Format, WriteOptions, origin, versioned};
 use crate::cli::options::schedules::SearchOptions;
 use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
@@ -30,7 +30,7 @@ use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, Sp
 use pipesim_sim::{Prediction, PredictionFigures};
 use pipesim_verdict::calibration::Corrected;
 use pipesim_verdict::judgement::Verdict;
-use pipesim_verdict::{headline, prediction};
+use pipesim_verdict::{figures, headline, prediction};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -287,7 +287,7 @@ impl Predict {
         }
         report.extra_tables.extend(balance_table(&predictions));
         if let [analytic] = prepared.layouts() {
-            report.extra_tables.extend([hardware::table(analytic, &predictions), hardware::memory_table(&predictions)]);
+            report.extra_tables.extend([figures::table(analytic, &predictions), figures::memory_table(&predictions)]);
         }
         let json = || {
             if let (false, Some(verdict)) = (compared, &verdict) {
