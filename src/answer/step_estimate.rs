@@ -148,10 +148,13 @@ impl StepEstimate {
     /// Returns the figures with their column names.
     pub fn figures(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let [low, high] = self.iteration_interval_s;
+        let [low_50, high_50] = self.iteration_interval_50_s;
         let whole = [
             ("iteration_s", self.iteration_s),
             ("iteration_low_s", low),
             ("iteration_high_s", high),
+            ("iteration_low_50_s", low_50),
+            ("iteration_high_50_s", high_50),
             ("tokens_per_second", self.tokens_per_second),
             ("tokens_per_second_per_gpu", self.tokens_per_second_per_gpu),
             ("model_tflops_per_gpu", self.model_tflops_per_gpu),

@@ -238,7 +238,15 @@ fn helped(arguments: &[OsString]) -> Option<ExitCode> {
         return None;
     }
     let word = arguments[2..].iter().filter_map(|word| word.to_str()).collect::<Vec<_>>().join(" ");
-    Some(match pipesim_report::meaning(&word) {
+    let meaning = pipesim_report::meaning(&word).or_else(|near| match pipesim_language::named(&word) {
+        Ok(file) => pipesim_language::describe(&file).map_err(|_| near).map(
+            |pipesim_language::Description { name, summary, .. }| {
+                vec![format!("{name} is a schedule: {summary} `pipesim schedules {name}` draws it.")]
+            },
+        ),
+        Err(_) => Err(near),
+    });
+    Some(match meaning {
         Ok(meaning) => print(&wrap(&meaning, 0)).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
         Err(near) => {
             eprint(&format!(

@@ -172,6 +172,14 @@ impl Asked<'_> {
             String::new()
         };
         let text = hints::without_builtin(&hints::without_guess(&shortened(&error.to_string())));
+        if let Some((line, column, close)) = hints::unclosed(&text, &self.path.text) {
+            let (file, shown) = (&self.path.file, self.path.text.lines().nth(line - 1).unwrap_or_default());
+            return Error::Invalid(format!(
+                "{file} is not a schedule for {numbers}:\n{file}:{line}:{column}: expected a {close} that closes this bracket, found the \
+                 end of the file; write it\n    {}",
+                shown.trim()
+            ));
+        }
         let line = error.span().map(|span| span.resolve_span().begin.line);
         let line = line.and_then(|line| self.path.text.lines().nth(line)).unwrap_or_default();
         let hint = match hints::hint(&text, line) {

@@ -23,7 +23,7 @@ const KEYWORDS: [(&str, &str); 18] = [
 ];
 
 /// Names of Python's that the language does not have, and what to write.
-const NAMES: [(&[&str], &str); 8] = [
+const NAMES: [(&[&str], &str); 9] = [
     (&["sum"], "concat(words) for a list of words; add numbers in a loop"),
     (&["print"], "fail(text) to stop and show a value; a schedule prints nothing"),
     (
@@ -31,6 +31,7 @@ const NAMES: [(&[&str], &str); 8] = [
         "a // b to round down, -(-a // b) to round up; libraries are not there",
     ),
     (&["map", "filter"], "[f(x) for x in list if condition]"),
+    (&["f", "b", "w"], "ops in capital letters: F, B, I and W, as in m * F"),
     (&["isinstance"], "type(x) == \"int\""),
     (&["pow"], "1 << n for 2**n, or multiply in a loop"),
     (&["divmod"], "a // b and a % b"),
@@ -143,7 +144,44 @@ fn number_before_op(message: &str, line: &str) -> Option<String> {
     let letter = message.split_once("unexpected identifier '")?.1.split('\'').next()?;
     let (before, _) = line.split_once(letter)?;
     let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().filter(|digits| !digits.is_empty())?;
+    let rest = letter.replace('_', "");
+    if letter.starts_with('_') && rest.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(format!("the number without _, as in {digits}{rest}"));
+    }
     Some(format!("{digits} * {letter}"))
+}
+
+/// Returns the line and column of the first bracket that nothing closes, and what would, if an error is about the end of the file.
+pub(super) fn unclosed(message: &str, text: &str) -> Option<(usize, usize, char)> {
+    let is_of_end = message.contains("unexpected new line, expected") || message.contains("unexpected end of file");
+    if !is_of_end {
+        return None;
+    }
+    let mut open: Vec<(usize, usize, char)> = Vec::new();
+    let mut is_documentation = false;
+    // other texts end in their line
+    for (number, line) in text.lines().enumerate() {
+        let mut quote = None;
+        let toggles = line.matches("\"\"\"").count() % 2 == 1;
+        is_documentation ^= toggles;
+        if is_documentation || toggles {
+            continue;
+        }
+        for (column, c) in line.chars().enumerate() {
+            match (quote, c) {
+                (None, '#') => break,
+                (None, '"' | '\'') => quote = Some(c),
+                (Some(mark), _) if mark == c => quote = None,
+                (Some(_), _) => {}
+                (None, '(') => open.push((number + 1, column + 1, ')')),
+                (None, '[') => open.push((number + 1, column + 1, ']')),
+                (None, '{') => open.push((number + 1, column + 1, '}')),
+                (None, ')' | ']' | '}') => drop(open.pop()),
+                (None, _) => {}
+            }
+        }
+    }
+    open.last().copied()
 }
 
 /// Returns what to return in place of a value that is no word.

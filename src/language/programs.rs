@@ -240,7 +240,11 @@ impl<'a> Expansion<'a> {
         }
         let Some(chunk) = self.chunks.get_mut(atom.chunk as usize) else {
             let (letter, chunk, held) = (atom.kind.letter(), atom.chunk, self.chunks.len());
-            let what = format!("{letter}[{chunk}] names chunk {chunk}, but a device holds {held} here");
+            let remedy = match held {
+                1 => format!("write {letter}, or a placement with several stages per device, such as v_shape"),
+                _ => format!("write {letter}[0] to {letter}[{}]", held - 1),
+            };
+            let what = format!("{letter}[{chunk}] names chunk {chunk}, but a device holds {held} here; {remedy}");
             return Err(OpError(what));
         };
         let unit = chunk.count(atom, self.slices)?;

@@ -100,6 +100,8 @@ pub struct Entry {
     pub error: Option<Comparison>,
     /// Figures over all measured or sampled steps, by name.
     pub over_steps: Vec<(&'static str, f64)>,
+    /// In what no published step is like the predicted one; `None` if that is unknown.
+    pub outside: Option<String>,
     /// Makespans of all measured steps, in ms.
     pub step_ms: Vec<f64>,
     /// Remarks for the reader, one sentence each.

@@ -115,6 +115,27 @@ impl Deadlock {
     }
 }
 
+impl Wait {
+    /// Says in a few words which device waits for what of another one; nothing about a device and a queue of its own.
+    fn in_brief(&self) -> Option<String> {
+        let (device, other) = (self.party.device(), self.on.device());
+        let what = match &self.awaited {
+            Awaited::Op(op) | Awaited::Transfer(op) => op.to_string(),
+            Awaited::Entry(entry) => entry.clone(),
+            Awaited::Slot(_) => "a free slot".to_string(),
+            Awaited::Nothing => "its turn".to_string(),
+        };
+        (device != other).then(|| format!("device {device} waits for {what} of device {other}"))
+    }
+}
+
+impl Deadlock {
+    /// Says in one line which device waits for what of which other one.
+    pub fn in_brief(&self) -> String {
+        self.waits.iter().filter_map(Wait::in_brief).collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.under.is_empty() {

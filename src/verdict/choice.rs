@@ -1,14 +1,19 @@
 //! The plan to take in a few lines: its figures, why it is the one, what it leaves of the memory, and what else may be as good.
 
 use crate::calibration::FirstTry;
+use crate::prediction::{bands, uncertainty};
 use pipesim_answer::plan::{Candidate, MEMORY_ERROR, Plan, PlanReport, RESOLUTION, Search, Space};
+use pipesim_answer::question::Objective;
 use pipesim_models::layout::{Recompute, Zero};
 use pipesim_report::{changed, gibibytes, number, percent, quantity};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Other plans that are shown.
-const OTHERS: usize = 2;
+/// Plans of other degrees that are shown.
+const OTHERS: usize = 3;
+
+/// Least share by which another plan's time is mentioned as less than that of plan 1.
+const LEAST_GAIN: f64 = 0.001;
 
 /// What a plan leaves of the memory, and the fastest plan that leaves the mean error of predicted memory.
 #[derive(Clone, Debug, Serialize)]
@@ -71,12 +76,11 @@ fn layout(plan: &Plan) -> String {
     words.join(", ")
 }
 
-/// Returns the answer in at most six lines: what was asked, plan 1, why, what it leaves of the memory, and plans of other degrees.
+/// Returns the answer in at most six lines: what was asked, plan 1, why, what it leaves of the memory, and what to measure.
 pub fn lines(report: &PlanReport<'_>, margin: Option<&MemoryMargin>, tries: &[FirstTry]) -> Vec<String> {
     let question = report.search.question;
     let Some(best) = report.plans.plans.first() else { return Vec::new() };
     let estimate = &best.estimate;
-    let [low, high] = estimate.iteration_interval_s.map(|seconds| number(1e3 * seconds));
     let mut lines = vec![
         format!(
             "{}: {} sequences of {} tokens per step, {}",
@@ -91,8 +95,9 @@ pub fn lines(report: &PlanReport<'_>, margin: Option<&MemoryMargin>, tries: &[Fi
             layout(best)
         ),
         format!(
-            "{} ({low} to {high}), {} tokens/s/GPU, MFU {}, {} of {}",
+            "{} ({}), {} tokens/s/GPU, MFU {}, {} of {}",
             quantity(1e3 * estimate.iteration_s, "ms"),
+            bands(estimate),
             number(estimate.tokens_per_second_per_gpu),
             percent(estimate.mfu),
             gibibytes(best.memory_bytes()),
@@ -101,7 +106,7 @@ pub fn lines(report: &PlanReport<'_>, margin: Option<&MemoryMargin>, tries: &[Fi
     ];
     lines.push(why(report, best));
     lines.extend(margin.filter(|margin| !margin.sentence.is_empty()).map(|margin| margin.sentence.clone()));
-    lines.push(others(report, best) + &measured_first(tries));
+    lines.extend(Some(measured_first(tries)).filter(|text| !text.is_empty()));
     lines
 }
 
@@ -119,9 +124,41 @@ fn why(report: &PlanReport<'_>, best: &Plan) -> String {
         0 => String::new(),
         near => format!("; {near} more within {:.0} %, too close to rank", 100.0 * RESOLUTION),
     };
-    let outside =
-        if estimate.outside.is_empty() { String::new() } else { format!("; {}", estimate.outside.join("; ")) };
-    format!("{} of it is computation{loss}{near}{outside}.", percent(parts[0].seconds / estimate.iteration_s))
+    let outside = Some(uncertainty(estimate)).filter(|why| !why.is_empty());
+    let outside = outside.map_or_else(String::new, |why| format!("; {why}"));
+    let preferred = preferred(report, best).unwrap_or_default();
+    format!(
+        "{} of it is computation{loss}{near}{outside}.{preferred}",
+        percent(parts[0].seconds / estimate.iteration_s)
+    )
+}
+
+/// Says why plan 1 is not the one with the least predicted time, if another has less.
+fn preferred(report: &PlanReport<'_>, best: &Plan) -> Option<String> {
+    let question = report.search.question;
+    let cost = |plan: &Plan| match question.objective {
+        Objective::Time => plan.estimate.iteration_s,
+        Objective::TokensPerGpu | Objective::Cost => 1.0 / plan.estimate.tokens_per_second_per_gpu,
+    };
+    let others = (2..).zip(report.plans.plans.iter().skip(1));
+    let (rank, fastest) = others.min_by(|a, b| cost(a.1).total_cmp(&cost(b.1)))?;
+    let gain = 1.0 - cost(fastest) / cost(best);
+    if gain < LEAST_GAIN {
+        return None;
+    }
+    let is_safe = |plan: &Plan| plan.memory_bytes() <= question.safe_bytes();
+    let simpler = || best.preference?.simpler_in(&fastest.preference?);
+    let why = match () {
+        () if best.estimate.outside.len() < fastest.estimate.outside.len() => {
+            "plan 1 is more like what was measured".to_string()
+        }
+        () if is_safe(best) && !is_safe(fastest) => "plan 1 leaves the error of predicted memory free".to_string(),
+        () => match simpler() {
+            Some(what) => format!("too little to tell; plan 1 is simpler: {what}"),
+            None => "too little to tell them apart".to_string(),
+        },
+    };
+    Some(format!(" Plan {rank} is predicted {} shorter: {why}.", percent(gain)))
 }
 
 /// Says which plans to measure first.
@@ -129,8 +166,8 @@ fn measured_first(tries: &[FirstTry]) -> String {
     let plans: Vec<String> = tries.iter().map(|one| one.plan.to_string()).collect();
     match plans.split_last() {
         None => String::new(),
-        Some((last, [])) => format!(" Measure plan {last} first (`calibrate`)."),
-        Some((last, others)) => format!(" Measure plans {} and {last} first (`calibrate`).", others.join(", ")),
+        Some((last, [])) => format!("Measure plan {last} first (`calibrate`)."),
+        Some((last, others)) => format!("Measure plans {} and {last} first (`calibrate`).", others.join(", ")),
     }
 }
 
@@ -142,22 +179,19 @@ fn degrees_of(plan: &Plan) -> String {
     said.map(|(_, (name, degree))| format!("{name} {degree}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the best plans of other degrees.
-fn others(report: &PlanReport<'_>, best: &Plan) -> String {
+/// Returns the best plans of other degrees, a line each: their times, and how much longer they take.
+pub fn others(report: &PlanReport<'_>) -> Vec<String> {
+    let Some(best) = report.plans.plans.first() else { return Vec::new() };
     let degrees =
         |plan: &Plan| [plan.layout.gpus(), plan.layout.tp.into(), plan.layout.pp.into(), plan.layout.dp.into()];
     let mut seen: BTreeSet<[u64; 4]> = [degrees(best)].into();
     let other =
         (2..).zip(report.plans.plans.iter().skip(1)).filter(|(_, plan)| seen.insert(degrees(plan))).take(OTHERS);
-    let said: Vec<String> = other
-        .map(|(rank, plan)| {
-            let change = changed(plan.estimate.iteration_s / best.estimate.iteration_s - 1.0);
-            format!("{} {change} (plan {rank})", degrees_of(plan))
-        })
-        .collect();
-    if said.is_empty() {
-        "All plans shown have these degrees.".to_string()
-    } else {
-        format!("Other degrees: {}.", said.join("; "))
-    }
+    let line = |(rank, plan): (usize, &Plan)| {
+        let change = changed(plan.estimate.iteration_s / best.estimate.iteration_s - 1.0);
+        let (time, memory) = (quantity(1e3 * plan.estimate.iteration_s, "ms"), gibibytes(plan.memory_bytes()));
+        format!("Or plan {rank}: {}: {time}, {change}, {memory}", degrees_of(plan))
+    };
+    let lines: Vec<String> = other.map(line).collect();
+    if lines.is_empty() { vec!["All plans shown have these degrees.".to_string()] } else { lines }
 }

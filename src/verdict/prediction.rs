@@ -2,7 +2,8 @@
 
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::Analytic;
-use pipesim_report::{changed, gibibytes, number, percent, quantity};
+use pipesim_models::hardware::IntervalClass;
+use pipesim_report::{changed, gibibytes, number, percent, quantity, trimmed};
 
 /// Returns at most six lines about a step of a layout under some schedules, each with its name. `next` is what to do next.
 pub fn lines(analytic: &Analytic, steps: &[(&str, &StepEstimate)], next: &str) -> Vec<String> {
@@ -19,6 +20,36 @@ pub fn lines(analytic: &Analytic, steps: &[(&str, &StepEstimate)], next: &str) -
     lines.extend(others(best, steps));
     lines.push(next.to_string());
     lines
+}
+
+/// Returns at most six lines about steps of several layouts, each with its schedule and the settings that only it has: what was asked, whether
+/// the fastest fits, the best that fits, and the one after it. `next` says what to do with the settings of the best.
+pub fn layout_lines(asked: String, steps: &[(&str, &StepEstimate)], next: impl Fn(&str) -> String) -> Vec<String> {
+    let mut sorted = steps.to_vec();
+    let speed = |step: &StepEstimate| step.tokens_per_second_per_gpu;
+    sorted.sort_by(|a, b| speed(b.1).total_cmp(&speed(a.1)));
+    let fitting: Vec<_> = sorted.iter().filter(|(_, step)| step.memory.fits).collect();
+    let Some(best) = fitting.first().copied().or(sorted.first()) else { return Vec::new() };
+    let mut lines = vec![asked];
+    lines.extend(sorted.first().filter(|(_, step)| !step.memory.fits).map(misfit));
+    lines.extend([time(*best, fitting.is_empty()), losses(best.1)]);
+    let second = fitting.get(1).map(|(name, step)| {
+        let change = changed(speed(step) / speed(best.1) - 1.0);
+        format!("The next is {name}, {change} tokens/s/GPU")
+    });
+    let too_large = steps.len() - fitting.len();
+    let too_large = (too_large > 0).then(|| format!("{too_large} of {} do not fit", steps.len()));
+    let others: Vec<String> = second.into_iter().chain(too_large).collect();
+    lines.extend((!others.is_empty()).then(|| format!("{}.", others.join("; "))));
+    lines.push(next(best.0));
+    lines
+}
+
+/// Says what is predicted of several layouts.
+pub fn asked_of_layouts(analytic: &Analytic, layouts: usize) -> String {
+    let Analytic { machine, layout, .. } = analytic;
+    let (parameters, hardware) = (number(analytic.spec.parameters() as f64 / 1e9), &machine.hardware.name);
+    format!("{parameters} G parameters on {hardware}, {layouts} layouts; {}, {}", layout.precision, machine.stack.name)
 }
 
 /// Says what was asked.
@@ -73,18 +104,54 @@ pub fn complete(sentences: &mut Vec<String>, name: &str, step: &StepEstimate) {
 
 /// Says how long a step takes.
 fn time((name, step): (&str, &StepEstimate), is_too_large: bool) -> String {
-    let [low, high] = step.iteration_interval_s.map(|seconds| number(1e3 * seconds));
     let would = if is_too_large { " would take " } else { ": " };
     let memory = match is_too_large {
         true => String::new(),
         false => format!(", {} of {}", gibibytes(step.memory.fullest().total), gibibytes(step.memory.capacity_bytes)),
     };
     format!(
-        "{name}{would}{} (90 % within {low} to {high}), {} tokens/s/GPU, MFU {}{memory}",
+        "{name}{would}{} (90 % within {}), {} tokens/s/GPU, MFU {}{memory}",
         quantity(1e3 * step.iteration_s, "ms"),
+        bands(step),
         number(step.tokens_per_second_per_gpu),
         percent(step.mfu)
     )
+}
+
+/// From which quotient of its ends on a 90 % interval is wide.
+const WIDE: f64 = 2.0;
+
+/// Whether the 90 % interval of a step is so wide that its width is part of the answer.
+fn is_wide(step: &StepEstimate) -> bool {
+    let [low, high] = step.iteration_interval_s;
+    high >= WIDE * low
+}
+
+/// Returns the ends of a step's 90 % interval in ms, and if that is wide, those of the 50 % interval: `1,668 to 2,213`.
+pub(crate) fn bands(step: &StepEstimate) -> String {
+    let ends = |interval: [f64; 2]| {
+        let [low, high] = interval.map(|seconds| number(1e3 * seconds));
+        format!("{low} to {high}")
+    };
+    let half = if is_wide(step) { format!("; 50 % {}", ends(step.iteration_interval_50_s)) } else { String::new() };
+    ends(step.iteration_interval_s) + &half
+}
+
+/// Says that a step is less certain than usual and why, with a wide interval in words; empty if it is as certain as usual.
+pub(crate) fn uncertainty(step: &StepEstimate) -> String {
+    let mut why = step.outside.clone();
+    if !is_wide(step) {
+        let why = why.join("; ");
+        return if why.is_empty() { why } else { format!("less certain than usual: {why}") };
+    }
+    let [low, high] = step.iteration_interval_s.map(|end| trimmed(end / step.iteration_s, 1));
+    if step.class.is_early && step.class.is_mixture {
+        why.push(format!("mixtures on software from before {} took that long", IntervalClass::early_before()));
+    }
+    if why.is_empty() {
+        why.push("published steps like it differ that much from their predictions".to_string());
+    }
+    format!("it could take {low} to {high} times as long: {}", why.join("; "))
 }
 
 /// Says what the time goes to, and why it is less certain than usual.
@@ -107,11 +174,8 @@ fn losses(step: &StepEstimate) -> String {
         })
         .collect();
     let lost = if lost.is_empty() { String::new() } else { format!("; lost to {}", lost.join(", ")) };
-    let outside = if step.outside.is_empty() {
-        String::new()
-    } else {
-        format!("; less certain than usual: {}", step.outside.join("; "))
-    };
+    let outside = Some(uncertainty(step)).filter(|why| !why.is_empty());
+    let outside = outside.map_or_else(String::new, |why| format!("; {why}"));
     let layers: Vec<String> = step.layers.iter().map(usize::to_string).collect();
     let split = match step.is_split_by_cost {
         true => format!(" Layers differ, and their costs split them: {} per stage.", layers.join(", ")),

@@ -4,7 +4,7 @@ use crate::dsl::refused_file;
 use crate::support::request;
 
 /// Statements of a device, and part of the last line of the error.
-const CASES: [(&str, &str); 34] = [
+const CASES: [(&str, &str); 36] = [
     ("return (m / 2) * F + m * B", "Write // for /, as in (m // 2) * F"),
     ("m /= 2\n    return m * (F + B)", "Write // for /"),
     ("return 1.5 * F + B", "Write a whole number, as in 2 * F"),
@@ -35,6 +35,8 @@ const CASES: [(&str, &str); 34] = [
     ("print(r)\n    return m * (F + B)", "Write fail(text) to stop and show a value"),
     ("return math.ceil(m / 2) * F", "-(-a // b) to round up"),
     ("return 3F + 3B", "Write 3 * F."),
+    ("return 1__2 * F + m * B", "Write the number without _, as in 12."),
+    ("return m * f + m * b", "Write ops in capital letters: F, B, I and W"),
     ("return 'F' + 'B'", "write F and B without quotes"),
     ("m * (F + B)", "write return before the word"),
     ("x = {1, 2}\n    return m * (F + B)", "Write a list, [1, 2]; sets are not there"),
@@ -74,6 +76,20 @@ fn files_that_begin_as_pythons_are_refused_with_what_to_write() {
     assert!(open.contains("Write ':' at the end of the line"), "{open}");
     let tabs = last_line("def device(r, p, m):\n\treturn m * (F + B)\n");
     assert!(tabs.contains("Write spaces to indent"), "{tabs}");
+}
+
+/// A bracket that nothing closes is reported where it is, not at the end of the file.
+#[test]
+fn open_brackets_and_chunks_that_are_not_there_have_their_place() {
+    for (body, place) in [
+        ("return m * (F + B", "try.star:2:16: expected a ) that closes"),
+        ("x = [F, \"(\"] # (\n    return concat([F, B]", "try.star:3:18: expected a ) that closes"),
+    ] {
+        let error = refused_file(&format!("def device(r, p, m):\n    {body}\n"), &request(2, 4, None));
+        assert!(error.contains(place), "{body}: {error}");
+    }
+    let error = refused_file("def device(r, p, m):\n    return F[1] * m + B\n", &request(2, 4, None));
+    assert!(error.contains("F[1] names chunk 1") && error.contains("write F, or a placement"), "{error}");
 }
 
 #[test]

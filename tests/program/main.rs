@@ -1,5 +1,6 @@
 //! pipesim as a user starts it: verbs, files and exit codes; several processes; GPUs; libraries that it opens.
 
+mod answers;
 mod attention;
 mod benches;
 mod calibrate;

@@ -80,7 +80,7 @@ fn accuracy(training_config: &TrainingConfig) -> Accuracy {
             selection: Selection::new(2, 4),
         }],
         sizes: vec![TrainingConfig { batch: Some(2), ..training_config.clone() }.training(1, &Ranks::alone()).unwrap()],
-        extent: Extent { warmup: 1, steps: 9, until: None, back_to_back: 2 },
+        extent: Extent { warmup: 1, steps: 9, until: None, least: 1, back_to_back: 2 },
     }
 }
 
@@ -184,7 +184,7 @@ fn recorded_steps_are_of_one_order_and_one_model() {
         schedules: vec![path.display().to_string()],
         transfers: Vec::new(),
         sizes: Vec::new(),
-        extent: Extent { warmup: 0, steps: 1, until: None, back_to_back: 1 },
+        extent: Extent { warmup: 0, steps: 1, until: None, least: 1, back_to_back: 1 },
         ..accuracy(&training_config)
     };
     let training = |config: &TrainingConfig| config.training(1, &Ranks::alone()).unwrap();

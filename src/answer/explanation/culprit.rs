@@ -4,6 +4,7 @@ use super::{RunDiagnosis, StepExplanation};
 use crate::advice::{LEAST, What};
 use pipesim_diagnosis::Finding;
 use pipesim_report::{number, percent};
+use pipesim_schedule::timeline::Source;
 
 /// Least saving of a finding that is named.
 const NAMED: f64 = 0.005;
@@ -21,7 +22,11 @@ impl StepExplanation {
             .map(|finding| self.finding(measured, finding))
             .collect();
         let head = first.map_or_else(|| self.own_bubble(measured), |finding| self.finding(measured, finding));
-        let lines = [head, self.headline(), self.causes()].into_iter().chain(rest);
+        let source = match measured.source {
+            Source::Predicted => "This step is predicted, not measured.".to_string(),
+            Source::Measured => String::new(),
+        };
+        let lines = [source, head, self.headline(), self.causes()].into_iter().chain(rest);
         let lines = lines.chain([self.fit(measured), self.within(), self.beyond(), self.others()]);
         lines.filter(|line| !line.is_empty()).collect()
     }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Columns of the CSV, and where each is in a plan's JSON.
-const COLUMNS: [(&str, &str); 28] = [
+const COLUMNS: [(&str, &str); 30] = [
     ("gpus", "/gpus"),
     ("schedule", "/schedule"),
     ("tp", "/tp"),
@@ -40,6 +40,8 @@ const COLUMNS: [(&str, &str); 28] = [
     ("imbalance_s", "/time_s/imbalance"),
     ("pipeline_bubble_s", "/time_s/pipeline_bubble"),
     ("data_parallel_exposed_s", "/time_s/data_parallel_exposed"),
+    ("optimizer_s", "/time_s/optimizer"),
+    ("other_s", "/time_s/other"),
     ("tie", "/tie"),
 ];
 

@@ -13,7 +13,7 @@ const text = bytes => new TextDecoder().decode(bytes);
 // its zoom and switches.
 let frame = null, coming = null;
 // What the explorer has itself, or says elsewhere, is not shown in the frame again.
-const IN_FRAME = "h1, #subtitle, #theme, #save-svg, #save-png, #print, label:has(#extent), #card .hint { display: none; } header { padding: 0 20px; } nav#bar { padding: 4px 12px; } #card { height: auto; max-height: 92px; padding-block: 2px; }";
+const IN_FRAME = "h1, #subtitle, #theme, #save-svg, #save-png, #print, label:has(#extent), #card .hint { display: none; } header { padding: 0 20px; } nav#bar { padding: 4px 12px; gap: 4px; } #classes, #lanes { display: contents; } #card { height: auto; max-height: 92px; padding-block: 2px; }";
 function showPage(html) {
   const data = /<script type="application\/json" id="data">([^<]*)<\/script>/.exec(html), show = frame && !coming && data && frame.contentWindow.showReport;
   if (show) {

@@ -162,7 +162,7 @@ fn help() -> String {
     format!(
         "Exit with code 4 if this holds for a schedule: a figure, one of > >= < <=, and a number: 'bubble>15%', 'makespan>=100ms', \
          'predicted.span>40', '|makespan_error|>5%'; repeatable. Figures: {}; of prediction against measurement (run, compare; positive: \
-         the prediction is too high): {}; of whole steps (run, predict --profile): {}; of run: {}. The measured figure is used if there \
+         the prediction is too high): {}; of whole steps (run, --profile, --hardware): {}; of run: {}. The measured figure is used if there \
          is one; to use the prediction's, prefix the name with predicted.",
         names(Of::Timeline),
         names(Of::Pair),
@@ -253,7 +253,9 @@ impl Threshold {
                 "nothing is measured here; leave measured. out, or use pipesim run".to_string()
             }
             (Scope::Predictions { whole_steps: false, .. }, Of::Step) => {
-                format!("{name} includes what ends a step, which is unknown here; use pipesim predict --profile")
+                format!(
+                    "{name} includes what ends a step, which is unknown here; give --profile, or --model and --hardware"
+                )
             }
             (Scope::Runs { trains: false }, Of::Run) => "timed devices train no tokens; judge iteration".to_string(),
             (Scope::Predictions { unit, .. }, _) => return self.check_unit(unit),

@@ -19,6 +19,11 @@ pub fn improve(error: &mut Error, program: &mut Command, arguments: &[String]) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
     };
+    if error.kind() == ErrorKind::MissingRequiredArgument && lacks_hardware(verb, arguments) {
+        let why = "--model is predicted on hardware, found none; give it, too, as in --hardware h100-sxm\n";
+        *error = Error::raw(ErrorKind::MissingRequiredArgument, why);
+        return;
+    }
     let found = match error.kind() {
         _ if one_hyphen(verb, arguments).is_some() => one_hyphen(verb, arguments),
         ErrorKind::UnknownArgument => {
@@ -76,6 +81,12 @@ fn longs(verb: &Command) -> Vec<&str> {
         longs.extend(argument.get_all_aliases().unwrap_or_default());
     }
     longs
+}
+
+/// Whether a model is named without the hardware that its costs need.
+fn lacks_hardware(verb: &Command, arguments: &[String]) -> bool {
+    let is_given = |option: &str| arguments.iter().any(|word| word.split('=').next() == Some(option));
+    ["predict", "explain"].contains(&verb.get_name()) && is_given("--model") && !is_given("--hardware")
 }
 
 fn has(verb: &Command, option: &str) -> bool {

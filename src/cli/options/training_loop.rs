@@ -85,7 +85,7 @@ impl LoopOptions {
         let validation = self.validate_every.map(validation);
         let epoch = epoch_steps(all, validation, batch, sequence_tokens);
         Ok(LoopConfig {
-            steps: self.steps.or(self.steps_of_epochs(epoch)).unwrap_or(STEPS),
+            steps: self.steps_asked(epoch)?.unwrap_or(STEPS),
             learning_rate: LearningRate {
                 peak: options.adamw.learning_rate,
                 minimum: self.min_lr,
@@ -122,7 +122,7 @@ impl LoopOptions {
         };
         let epoch = epoch_steps(saved.data.tokens, validation, saved.batch, saved.sequence_tokens);
         Ok(LoopConfig {
-            steps: self.steps.or(self.steps_of_epochs(epoch)).unwrap_or(saved.steps),
+            steps: self.steps_asked(epoch)?.unwrap_or(saved.steps),
             validation,
             samples: self.samples(saved.samples)?,
             save_every: self.save_every.or(saved.save_every),
@@ -130,9 +130,17 @@ impl LoopOptions {
         })
     }
 
-    /// Returns the steps of --epochs, if it is given, for steps per epoch.
-    fn steps_of_epochs(&self, epoch: f64) -> Option<u32> {
-        Some((f64::from(self.epochs?) * epoch).round().clamp(1.0, f64::from(i32::MAX)) as u32)
+    /// Returns the steps of --steps or --epochs, if one is given, for steps per epoch.
+    fn steps_asked(&self, epoch: f64) -> Result<Option<u32>, Error> {
+        let Some(epochs) = self.epochs else { return Ok(self.steps) };
+        let (steps, most) = ((f64::from(epochs) * epoch).round(), f64::from(i32::MAX));
+        if steps > most {
+            return Err(Error::Usage(format!(
+                "expected --epochs of at most {}, which are {most} steps of this data, found {epochs}; ask for fewer",
+                (most / epoch).floor()
+            )));
+        }
+        Ok(Some(steps.max(1.0) as u32))
     }
 
     /// Returns the samples asked for, or those `saved` with the options given.

@@ -30,6 +30,9 @@ pub struct RemarkOptions {
     /// Whether the options come from a job, of which its framework's objections are told once.
     #[arg(skip)]
     pub has_job: bool,
+    /// Whether the answer says what does not fit into memory.
+    #[arg(skip)]
+    pub says_misfits: bool,
 }
 
 /// What is printed to stderr by a verb that has more to say.
@@ -149,6 +152,7 @@ impl Observer for RemarkOptions {
     fn remark(&self, remark: &Remark) {
         match remark {
             Remark::Warning(warning) => self.warn(warning),
+            Remark::Misfit(_) if self.says_misfits => {}
             Remark::Framework { objection, .. } if self.has_job && objection.kind != ObjectionKind::Silent => {}
             other => RemarkOptions::remark(*self, &other.to_string()),
         }

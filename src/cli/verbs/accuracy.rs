@@ -177,6 +177,7 @@ impl Accuracy {
                 warmup: self.warmup,
                 steps: self.steps.unwrap_or(if self.until.is_some() { 1000 } else { 20 }),
                 until: self.until,
+                least: 1,
                 back_to_back: self.back_to_back,
             },
         };

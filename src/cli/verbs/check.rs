@@ -6,12 +6,13 @@ use crate::cli::options::costs::CostOptions;
 use crate::cli::options::output::{PrintOptions, versioned};
 use crate::cli::options::schedules::{SearchOptions, graphs};
 use crate::cli::terminal::progress::DetailOptions;
-use crate::cli::terminal::table;
+use crate::cli::terminal::{table, wrap};
 use clap::Args;
 use pipesim_frameworks::{FrameworkCheck, RunVerdict, chosen, sentences};
 use pipesim_report::{self as report, Report, Table};
 use pipesim_schedule::check;
 use pipesim_schedule::communicators::{self, DirectedEdge};
+use pipesim_schedule::deadlock::Deadlock;
 use pipesim_schedule::delivery::{Delivery, PyTorch};
 use pipesim_schedule::graph::TaskGraph;
 use serde::Serialize;
@@ -79,6 +80,24 @@ struct Verdict {
     /// Which device waits for which.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadlock: Option<String>,
+    /// The same in one line.
+    #[serde(skip)]
+    brief: String,
+}
+
+/// Most deliveries that a verdict names.
+const NAMED: usize = 3;
+
+impl Checked {
+    /// Says in one line under which deliveries the schedule deadlocks, and which device waits for what; nothing if it does not.
+    fn verdict(&self) -> Option<String> {
+        let stuck: Vec<&Verdict> = self.deliveries.iter().filter(|one| one.deadlock.is_some()).collect();
+        let mut names: Vec<String> = stuck.iter().take(NAMED).map(|one| one.delivery.clone()).collect();
+        names.extend(stuck.len().checked_sub(NAMED).filter(|more| *more > 0).map(|more| format!("{more} more")));
+        let first = stuck.first()?;
+        let of = if stuck.len() > 1 { format!("under {}, ", first.delivery) } else { String::new() };
+        Some(format!("{} deadlocks under {}: {of}{}.", self.schedule, names.join(", "), first.brief))
+    }
 }
 
 impl Check {
@@ -130,10 +149,10 @@ impl Check {
         if self.delivery.is_empty() { check::standard_deliveries() } else { self.delivery.clone() }
     }
 
-    /// Says whether frameworks run each schedule, a line per schedule, and which communicators --delivery needs.
+    /// Says where schedules deadlock, whether frameworks run each, a line per schedule, and which communicators --delivery needs.
     fn first_lines(&self, checks: &[Checked]) -> String {
         let width = checks.iter().map(|checked| checked.schedule.chars().count()).max().unwrap_or(0) + 2;
-        let mut text = String::new();
+        let mut text: String = checks.iter().filter_map(Checked::verdict).map(|line| wrap(&[line], 0)).collect();
         for Checked { schedule, frameworks, communicators, .. } in checks {
             if !communicators.is_empty() {
                 text += &format!("{schedule}: communicators by round: {}\n", communicators::described(communicators));
@@ -156,8 +175,10 @@ impl Check {
             let refused = delivery.refuses(graph.schedule());
             let proof = refused.is_none().then(|| check::check(graph, delivery));
             let survives = proof.as_ref().map(Result::is_ok);
-            let deadlock = proof.and_then(Result::err).map(|deadlock| deadlock.to_string());
-            Verdict { delivery: delivery.to_string(), survives, refused, deadlock }
+            let found = proof.and_then(Result::err);
+            let brief = found.as_ref().map(Deadlock::in_brief).unwrap_or_default();
+            let deadlock = found.map(|deadlock| deadlock.to_string());
+            Verdict { delivery: delivery.to_string(), survives, refused, deadlock, brief }
         };
         let schedule = graph.schedule();
         Ok(Checked {

@@ -125,7 +125,8 @@ impl Profile {
         first.check_sharing([&graph].into_iter(), true)?.iter().for_each(|text| remarks.remark(text));
         let sizes =
             asked.iter().skip(1).map(|&sequences| training(Some(sequences), 1)).collect::<Result<Vec<_>, _>>()?;
-        let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None, back_to_back: 1 };
+        let extent =
+            experiment::Extent { warmup: self.warmup, steps: self.steps, until: None, least: 1, back_to_back: 1 };
         let (selection, observer) = (self.schedules.selection()?, remarks.observer(true, true));
         let (costs, ended) = experiment::profile(&first, &sizes, &name, &selection, extent, &observer)?;
         file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;

@@ -18,11 +18,18 @@ use pipesim_cost::{GivenCosts, TimeUnit};
 use pipesim_exec::link::{LinkKind, Transport};
 use pipesim_exec::ranks::{Ranks, signal_name};
 use pipesim_exec::{GRAPHS, PRODUCTS};
-use pipesim_measure::experiment::{self, Experiment, Iteration, Observer, Outcome, Results, TrainingConfig, Verdict};
+use pipesim_measure::experiment::{
+    self, Experiment, Iteration, MOST_NOISE, Observer, Outcome, Results, TrainingConfig, Verdict,
+};
 use pipesim_report as report;
 use pipesim_schedule::delivery::Delivery;
+use pipesim_schedule::statistics::LEAST_FOR_CI95;
 use serde::Serialize;
 use std::sync::Arc;
+
+/// Steps of each schedule that are taken where no number is asked for: as many as an interval needs, and until the noise is low.
+const LEAST_STEPS: u32 = LEAST_FOR_CI95 as u32;
+const MOST_STEPS: u32 = 40;
 
 #[derive(Args)]
 #[command(after_help = LinkKind::legal_pairs())]
@@ -40,7 +47,7 @@ pub struct Run {
     /// Delivery that the link emulates: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded, ,deferred or ,ahead, batched, megatron, pytorch, pytorch:per-edge, pytorch:deferred or pytorch:2.11; a schedule that deadlocks under it is rejected
     #[arg(long, value_name = "DELIVERY", default_value = "one-sided")]
     delivery: Delivery,
-    /// Training steps per schedule, at most [default: 5, with --until 1000]
+    /// Training steps per schedule, at most [default: 6, and up to 40 within 10 s until the noise of a schedule is below 5 %; with --until 1000, with --device timed, --profile or ranks 5]
     #[arg(long, value_parser = whole::<u32>(1..1_000_000))]
     steps: Option<u32>,
     /// Stop once every schedule's median step is known to within this share (half-width of its 95 % confidence interval), as in 1%; otherwise report how many steps that needs
@@ -130,6 +137,7 @@ impl Run {
                     .to_string(),
             ));
         }
+        self.take_enough(&mut experiment, matches!(chosen, Chosen::Timed));
         self.thresholds.check_scope(Scope::Runs { trains: !matches!(chosen, Chosen::Timed) })?;
         let transports = devices.transports(chosen, ranks, workers, self.delivery)?;
         for transport in &transports {
@@ -235,10 +243,21 @@ impl Run {
             steps: self.steps.unwrap_or(if self.until.is_some() { 1000 } else { 5 }),
             warmup: self.warmup,
             until: self.until,
+            least: 1,
             back_to_back: self.back_to_back,
             baseline: self.baseline,
             ranks: ranks.clone(),
         })
+    }
+
+    /// Takes more steps by itself where few are too noisy to judge, unless a number was asked for.
+    fn take_enough(&self, experiment: &mut Experiment, is_timed: bool) {
+        let is_asked = self.steps.is_some() || self.until.is_some();
+        // ranks take equally many steps, and given costs have no steps of their own to follow
+        if is_asked || is_timed || self.costs.profile.is_some() || experiment.ranks.size() > 1 {
+            return;
+        }
+        (experiment.steps, experiment.least, experiment.until) = (MOST_STEPS, LEAST_STEPS, Some(MOST_NOISE));
     }
 
     fn show(&self, results: &Results, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {

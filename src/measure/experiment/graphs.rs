@@ -49,7 +49,7 @@ impl OrderCosts<'_> {
     fn measure(&self, name: &str, observer: Observer<'_>) -> Result<CostFile, Error> {
         let (schedule, selection) = self.calibrating;
         observer(Event::Remark(&format!("measuring {schedule} first: costs decide the order of {name}")));
-        let extent = Extent { warmup: self.warmup, steps: STEPS, until: None, back_to_back: 1 };
+        let extent = Extent { warmup: self.warmup, steps: STEPS, until: None, least: 1, back_to_back: 1 };
         match profile(self.training, &[], schedule, &selection.without_options(), extent, &silent)? {
             (costs, None | Some(Error::Diverged { .. })) => Ok(costs),
             (_, Some(ended)) => Err(ended),

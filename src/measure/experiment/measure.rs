@@ -4,11 +4,12 @@ use super::weights::Borrower;
 use super::{Error, Role, Steps, Training};
 use pipesim_answer::resolve::Warning;
 use pipesim_exec::{Batch, Session, StepRecord, Update};
+use pipesim_report::plus_minus;
 use pipesim_schedule::delivery::Delivery;
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::statistics::{LEAST_FOR_CI95, median, median_ci95};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Progress of an experiment.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,9 @@ pub type Observer<'a> = &'a dyn Fn(Event<'_>);
 /// An observer that ignores all events.
 pub fn silent(_: Event<'_>) {}
 
+/// Time after which no more steps are taken than the least number that was asked for.
+const LONGEST: Duration = Duration::from_secs(10);
+
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
@@ -56,6 +60,8 @@ pub struct Extent {
     pub steps: u32,
     /// Stop once half the 95 % interval of every schedule's median makespan is at most this share of the median.
     pub until: Option<f64>,
+    /// Measured steps of each schedule before that counts; above 1, more are taken for 10 s at most.
+    pub least: u32,
     /// Training steps that a judged schedule runs without a barrier between them whenever its turn comes; at least 1.
     pub back_to_back: u32,
 }
@@ -241,14 +247,22 @@ fn take(
     for number in 1..=turns.extent.steps {
         turns.round(number).into_iter().try_for_each(|which| turn(runs, which))?;
         // Look again after a tenth more steps: a look takes longer the more steps there are.
-        let is_time = number.is_multiple_of(1 + number / 10) || number == turns.extent.steps;
+        let Extent { steps, least, .. } = turns.extent;
+        let is_last = number == steps || least > 1 && number >= least && begun.elapsed() > LONGEST;
+        let is_time = number >= least && number.is_multiple_of(1 + number / 10) || number == least || is_last;
         if let Some(until) = turns.extent.until.filter(|_| is_time) {
             let half = widest_half_interval(runs);
             let is_narrow = half.is_some_and(|half| half <= until);
-            if is_narrow || number == turns.extent.steps {
+            if is_narrow || is_last {
                 observer(Event::Remark(&told(number, half, until)));
+            } else if let Some(half) = half.filter(|_| number == least) {
+                let noise = plus_minus(half);
+                observer(Event::Remark(&format!(
+                    "{number} steps are too few to judge: a median makespan is known to {noise}; taking up to {steps} within {} s",
+                    LONGEST.as_secs()
+                )));
             }
-            if is_narrow {
+            if is_narrow || is_last {
                 break;
             }
         }
@@ -347,10 +361,11 @@ impl Turns {
         if self.others.is_empty() && self.sizes.is_empty() { &[] } else { &self.calibrating }
     }
 
-    /// Number of steps, at most.
+    /// Number of steps, at most, or as many as are taken in any case.
     fn count(&self) -> usize {
         let [odd, even] = [1, 2].map(|number| self.round(number).len());
-        let rounds = self.extent.steps as usize;
+        let Extent { steps, least, .. } = self.extent;
+        let rounds = if least > 1 { least.min(steps) } else { steps } as usize;
         rounds.div_ceil(2) * odd + rounds / 2 * even + self.last().len()
     }
 }

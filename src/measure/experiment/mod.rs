@@ -72,6 +72,8 @@ pub struct Experiment {
     pub warmup: u32,
     /// Stop once half the 95 % interval of every schedule's median makespan is at most this share of the median.
     pub until: Option<f64>,
+    /// Measured steps of each schedule before that counts.
+    pub least: u32,
     /// Training steps that a schedule runs without a barrier between them whenever its turn comes.
     pub back_to_back: u32,
     /// Also measure one device, interleaved with the others.
@@ -94,6 +96,7 @@ impl Experiment {
             steps: 5,
             warmup: 2,
             until: None,
+            least: 1,
             back_to_back: 1,
             baseline: false,
             ranks: Ranks::alone(),
@@ -101,6 +104,7 @@ impl Experiment {
     }
     /// How much to measure.
     fn extent(&self) -> Extent {
-        Extent { warmup: self.warmup, steps: self.steps, until: self.until, back_to_back: self.back_to_back }
+        let Experiment { warmup, steps, until, least, back_to_back, .. } = *self;
+        Extent { warmup, steps, until, least, back_to_back }
     }
 }

@@ -17,6 +17,19 @@ impl Preference {
         Preference { shares_layers_across_nodes: false, micro_batch_size, recomputes, ranks, pp }
     }
 
+    /// Returns in what this layout is simpler than `other`; nothing if it is not.
+    pub fn simpler_in(&self, other: &Preference) -> Option<&'static str> {
+        let differs = [
+            (self.shares_layers_across_nodes != other.shares_layers_across_nodes, "tensor parallelism within nodes"),
+            (self.micro_batch_size != other.micro_batch_size, "smaller micro-batches"),
+            (self.recomputes != other.recomputes, "no recomputation"),
+            (self.ranks != other.ranks, "fewer ranks per layer"),
+            (self.pp != other.pp, "fewer devices per pipeline"),
+        ];
+        let first = differs.iter().find(|(differs, _)| *differs).map(|(_, what)| *what);
+        first.filter(|_| self < other)
+    }
+
     /// Returns the same preference of a layout whose tensor-parallel ranks are in different nodes, if so.
     pub fn across_nodes(self, shares_layers_across_nodes: bool) -> Preference {
         Preference { shares_layers_across_nodes, ..self }

@@ -47,6 +47,8 @@ pub struct FigureRows {
     compared: bool,
     /// Columns of figures over all steps.
     steps: Vec<&'static str>,
+    /// Whether it is known in what no published step is like a prediction.
+    outside: bool,
 }
 
 impl FigureRows {
@@ -59,7 +61,8 @@ impl FigureRows {
             }
         }
         let measured = entries.iter().any(|entry| entry.measured.is_some());
-        FigureRows { measured, compared: entries.iter().any(|entry| entry.point.is_some()), steps }
+        let outside = entries.iter().any(|entry| entry.outside.is_some());
+        FigureRows { measured, compared: entries.iter().any(|entry| entry.point.is_some()), steps, outside }
     }
 
     pub fn header(&self) -> String {
@@ -72,6 +75,7 @@ impl FigureRows {
             header.extend(ERRORS.iter().map(|(name, _)| format!("error_{name}")));
         }
         header.extend(self.steps.iter().map(|name| (*name).to_string()));
+        header.extend(self.outside.then(|| "outside".to_string()));
         header.extend(["best", "left_out"].into_iter().filter(|_| self.compared).map(str::to_string));
         header.join(",") + "\n"
     }
@@ -79,6 +83,7 @@ impl FigureRows {
     /// Returns the line of an entry that is the best in the figures `best`.
     pub fn row(&self, entry: &Entry, best: &[&str]) -> String {
         let mut cells = row(entry, self.measured, &self.steps);
+        cells.extend(self.outside.then(|| field(entry.outside.as_deref().unwrap_or_default())));
         if self.compared {
             cells.extend([best.join(" "), entry.left_out().map_or_else(String::new, |left_out| field(&left_out.why))]);
         }

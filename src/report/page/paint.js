@@ -5,6 +5,7 @@ function paint(pen, width, height, color) {
   pen.box(0, 0, width, height, color.ground);
   inkCauses(color.ground);
   idleMean = mixed(rgbOf(color.ground), rgbOf(color.hatch), 0.22);
+  edges = data.classes.map(({ shades }) => shades.map(([fill]) => edgeOf(fill, color)));
   const right = GUTTER + plotWidth(width), dy = -view.top;
   const inSight = item => item.bottom + dy > 0 && item.top + dy < height, seen = bands.filter(inSight);
   pen.clip(GUTTER, 0, right - GUTTER, height, () => {
@@ -97,6 +98,11 @@ function paintBand(pen, band, width, dy, color) {
 const NARROW = 2.5, LETTERS = 9;
 const strip = new Strip();
 let idleMean = [0, 0, 0];
+
+// By class and shade: the edge of boxes that all but vanish on a dark ground; null for the others.
+let edges = [];
+const light = color => { const [r, g, b] = rgbOf(color).map(c => (c / 255) ** 2.2); return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05; };
+const edgeOf = (fill, { ground, text }) => light(text) > light(ground) && light(fill) < 3 * light(ground) ? hexOf(mixed(rgbOf(fill), rgbOf(text), 0.45)) : null;
 function paintSpans(pen, band, spans, queue, y, high, width) {
   const panel = band.panel, plot = plotWidth(width), scale = plot / (view.to - view.from) / panel.end, shift = GUTTER - view.from * panel.end * scale;
   const right = GUTTER + plot, ratio = pen.ratio;
@@ -117,6 +123,7 @@ function paintSpans(pen, band, spans, queue, y, high, width) {
     const [fill, ink] = data.classes[cls].shades[shade], part = high / lanes, top = lanes > 1 ? y + part * spans.lane(i) : y;
     if (data.classes[cls].hatch) pen.hatch(x, top, w - 0.7, part, `class${cls}.${shade}`);
     else pen.box(x, top, w - 0.7, part, fill);
+    if (edges[cls][shade]) pen.frame(x + 0.5, top + 0.5, w - 1.7, part - 1, edges[cls][shade], 1);
     if (form && part >= 9) {
       const from = Math.max(x, GUTTER), to = Math.min(x + w, right), text = label(panel, spans, i, to - from - 2.5, form);
       if (text) pen.text((from + to) / 2, top + part / 2 + form.size * 0.36, text, ink, form.size, "center");

@@ -18,14 +18,15 @@ use crate::cli::verbs::import::{read_traces, verdict};
 use clap::Args;
 use pipesim_answer::advice::Advisor;
 use pipesim_answer::explanation::{ExplainedRun, StepExplanation, Unexplained};
-use pipesim_answer::question::{Observer, Remark};
+use pipesim_answer::question::{Observer, Question, Remark};
 use pipesim_answer::resolve::{Resolved, Selection};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_import::ImportOptions;
-use pipesim_report::{self as report, Entry, Look, Panel, Report};
+use pipesim_report::{self as report, Entry, ITERATION, Panel, Report};
 use pipesim_schedule::timeline::{Source, Timeline};
 use pipesim_sim::exact;
 use pipesim_verdict::prediction;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -72,6 +73,9 @@ pub struct Explain {
     pub job_gpus: JobGpus,
 }
 
+/// An explained step, what is drawn of it, and the times of its whole step: alone, and between steps without a barrier.
+type Explained = (StepExplanation, Entry, [Option<f64>; 2]);
+
 impl Explain {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
@@ -90,12 +94,19 @@ impl Explain {
                 self.timelines(&paths[0], std::slice::from_ref(shown))?
             }
         };
-        let (explanations, entries) = explained.into_iter().unzip();
-        self.show(asked, explanations, entries)
+        let (explanations, rest): (Vec<_>, Vec<_>) =
+            explained.into_iter().map(|(explanation, entry, step)| (explanation, (entry, step))).unzip();
+        let (entries, whole_steps): (Vec<_>, Vec<_>) = rest.into_iter().unzip();
+        self.show(asked, &explanations, entries)?;
+        let figures = explanations.iter().zip(whole_steps).map(|(e, [iteration, period])| {
+            let figures = Figures::new(&e.schedule, &e.time_unit).with_metrics(side(e), &e.metrics);
+            figures.with_step(side(e), iteration, period)
+        });
+        self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
     }
 
     /// Explains every timeline of those that are from `path`.
-    fn timelines(&self, path: &Path, timelines: &[Timeline]) -> Result<Vec<(StepExplanation, Entry)>, Failure> {
+    fn timelines(&self, path: &Path, timelines: &[Timeline]) -> Result<Vec<Explained>, Failure> {
         let at = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
         let named = |failure| match failure {
             Failure::Usage(text) => at(text),
@@ -112,7 +123,9 @@ impl Explain {
             self.prove(&mut explanation, &resolved).map_err(named)?;
             spell(&mut explanation);
             entry.notes.clone_from(&explanation.sentences);
-            Ok((explanation, entry))
+            let saved = |panel: &Panel| Some(1e3 * panel.timeline.provenance.get(ITERATION)?.parse::<f64>().ok()?);
+            let whole = entry.measured.as_ref().map(|panel| saved(panel).unwrap_or_else(|| panel.iteration()));
+            Ok((explanation, entry, [whole, None]))
         };
         timelines.iter().map(explained).collect()
     }
@@ -127,8 +140,9 @@ impl Explain {
     }
 
     /// Explains predicted steps, each with its timelines if they are written; `said` is what was asked of a model.
-    fn predictions(&self, said: &mut Option<String>) -> Result<Vec<(StepExplanation, Entry)>, Failure> {
+    fn predictions(&self, said: &mut Option<String>) -> Result<Vec<Explained>, Failure> {
         let mut question = self.schedules.question();
+        self.name_once(&mut question);
         self.costs.ask(&mut question);
         self.hardware.ask(&mut question);
         self.fsdp.ask(&mut question);
@@ -137,8 +151,10 @@ impl Explain {
         }
         let prepared = question.prepare(&Sandbox, &self.remarks).map_err(|error| self.print.without_answer(error))?;
         self.file.save(&question, self.remarks)?;
-        let unit = if prepared.layouts().is_empty() { self.costs.time_unit() } else { "ms" };
-        self.thresholds.check_scope(Scope::Predictions { unit, whole_steps: false })?;
+        let on_hardware = !prepared.layouts().is_empty();
+        let unit = if on_hardware { "ms" } else { self.costs.time_unit() };
+        self.thresholds
+            .check_scope(Scope::Predictions { unit, whole_steps: on_hardware || question.profile.is_some() })?;
         let mut all_explained = Vec::new();
         let Some((asked, costs)) = prepared.questions(&Sandbox)?.into_iter().next() else { return Ok(all_explained) };
         *said = costs.analytic().map(prediction::asked);
@@ -178,28 +194,44 @@ impl Explain {
                 explained.iteration_s = Some(step.iteration_s);
             }
             spell(&mut explained);
+            let figures = &predicted.prediction;
+            let iteration = explained.iteration_s.map(|seconds| 1e3 * seconds).or(figures.iteration);
+            let whole_step = [iteration, figures.period];
             let mut entry = Entry::default();
             if !self.write.output.is_empty() {
                 let name = graph.schedule().name.clone();
                 let (predicted, notes) = (Some(Panel::predicted(&predicted)), explained.sentences.clone());
                 entry = Entry { name, predicted, notes, ..entry };
             }
-            all_explained.push((explained, entry));
+            all_explained.push((explained, entry, whole_step));
         }
         Ok(all_explained)
+    }
+
+    /// Keeps the first of schedules that are named twice.
+    fn name_once(&self, question: &mut Question) {
+        let mut seen = BTreeSet::new();
+        let named = std::mem::take(&mut question.schedule);
+        let only = question.only; // counts all of them
+        let (once, twice): (Vec<String>, Vec<String>) =
+            named.into_iter().partition(|name| only.is_some() || seen.insert(name.clone()));
+        question.schedule = once;
+        for name in twice.iter().collect::<BTreeSet<_>>() {
+            self.remarks.remark(&format!("note: {name} is named more than once, and explained once"));
+        }
     }
 
     /// Prints and writes the explanations.
     fn show(
         &self,
         asked: Option<String>,
-        explanations: Vec<StepExplanation>,
+        explanations: &[StepExplanation],
         mut entries: Vec<Entry>,
     ) -> Result<(), Failure> {
         if self.write.output.is_empty() {
             entries.clear();
         }
-        let mut report = Report { extra_tables: StepExplanation::tables(&explanations), ..Report::default() };
+        let mut report = Report { extra_tables: StepExplanation::tables(explanations), ..Report::default() };
         in_report(&mut report);
         let json = || versioned("explanations", &explanations).map(as_flags);
         self.print.show_assumed(&self.costs)?;
@@ -221,10 +253,10 @@ impl Explain {
         let untried: Vec<String> = balance.into_iter().chain(untried).collect();
         let text = || {
             let list = |e: &StepExplanation| {
-                let sentences = if self.tables { &e.sentences } else { e.shown(&explanations) };
+                let sentences = if self.tables { &e.sentences } else { e.shown(explanations) };
                 format!("{}{}\n", wrap(std::slice::from_ref(&e.schedule), 0), wrap(sentences, 2))
             };
-            let opening = asked.iter().cloned().chain(StepExplanation::opening(&explanations)).map(as_flags);
+            let opening = asked.iter().cloned().chain(StepExplanation::opening(explanations)).map(as_flags);
             let opening: Vec<String> = opening.collect();
             let opening = if opening.is_empty() { String::new() } else { wrap(&opening, 0) + "\n" };
             let sentences = opening + &explanations.iter().map(list).collect::<String>();
@@ -239,21 +271,15 @@ impl Explain {
             };
             format!("{sentences}{rest}{tables}")
         };
-        let printed = self.print.show(&report, json, text, || StepExplanation::csv(&explanations));
+        let printed = self.print.show(&report, json, text, || StepExplanation::csv(explanations));
         let (p, m) = explanations.first().map_or((0, 0), |e| (e.devices, e.microbatches));
         let title = format!("Explained: {p} devices, {m} micro-batches");
-        let look = Look { causes: true, ..self.write.look.look() };
         let provenance = origin().collect();
         let subtitle = self.costs.costs.as_ref().map(|_| self.costs.given().described()).unwrap_or_default();
-        self.write.write(
-            &Report { title, subtitle, entries, look, provenance, ..report },
-            &[],
-            printed,
-            self.remarks,
-        )?;
-        let figures =
-            explanations.iter().map(|e| Figures::new(&e.schedule, &e.time_unit).with_metrics(side(e), &e.metrics));
-        self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
+        let mut report = Report { title, subtitle, entries, provenance, ..report };
+        self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
+        report.look.causes = true;
+        self.write.write(&report, &[], printed, self.remarks)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::cli::options::calibrate::CalibrateOptions;
 use crate::cli::options::hardware::spellings;
 use crate::cli::options::output::{Format, PrintOptions, origin};
 use crate::cli::options::schedules::{Names as ScheduleNames, memory_cap, names};
-use crate::cli::options::values::{Numbers, numbers, one_of, real, tokens, whole};
+use crate::cli::options::values::{Numbers, one_of, real, tokens, whole};
 use crate::cli::question_file::QuestionOptions;
 use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::print;
@@ -46,8 +46,8 @@ pub struct PlanVerb {
     /// Hardware: a name (h100-sxm, gb200, ...) or a .toml file
     #[arg(long, value_name = "NAME|FILE")]
     hardware: String,
-    /// Number of GPUs; several: 16,32,64 or 16..512*2
-    #[arg(long, value_name = "N", value_parser = numbers(1..=1 << 20))]
+    /// Number of GPUs; several: 16,32,64, or 16..512, each twice the last, or 16..64+16
+    #[arg(long, value_name = "N", value_parser = numbers_of_gpus)]
     gpus: Numbers,
     /// Global batch size: sequences per step over all GPUs
     #[arg(long, value_name = "N", aliases = ["global-batch-size", "gbs"], value_parser = whole::<u32>(1..=1 << 27))]
@@ -115,6 +115,15 @@ pub struct PlanVerb {
     pub job: JobOptions,
     #[command(flatten)]
     pub mine: MineOptions,
+}
+
+/// Parses numbers of GPUs. A range without a step doubles: few of the numbers between have layouts.
+fn numbers_of_gpus(text: &str) -> Result<Numbers, String> {
+    let doubled = |piece: &str| match piece.contains("..") && !piece.contains(['+', '*']) {
+        true => format!("{piece}*2"),
+        false => piece.to_string(),
+    };
+    Numbers::parse(&text.split(',').map(doubled).collect::<Vec<_>>().join(","), &(1..=1 << 20))
 }
 
 fn days(text: &str) -> Result<f64, String> {

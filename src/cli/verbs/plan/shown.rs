@@ -8,7 +8,7 @@ use crate::cli::terminal::{table, wrap};
 use pipesim_answer::plan::{PlanFlags, PlanReport};
 use pipesim_report::Report;
 use pipesim_verdict::calibration::{Corrected, FirstTry};
-use pipesim_verdict::choice::{MemoryMargin, lines};
+use pipesim_verdict::choice::{MemoryMargin, lines, others};
 use pipesim_verdict::cluster::Clusters;
 use pipesim_verdict::standing::Standing;
 use serde::Serialize;
@@ -43,13 +43,12 @@ impl Shown<'_> {
     pub fn terminal(&self, report: &Report, tables: bool) -> String {
         let answer = &self.answer;
         let standing = self.standing.iter().map(|standing| standing.sentence.clone());
+        let of_sizes = self.clusters.iter().map(|clusters| vec![clusters.sentence.clone()]);
         let mut text = String::new();
-        for part in standing.map(|sentence| vec![sentence]).chain([lines(answer, self.margin.as_ref(), &self.tries)]) {
+        let rows = [lines(answer, self.margin.as_ref(), &self.tries), others(answer)];
+        for part in of_sizes.chain(standing.map(|sentence| vec![sentence])).chain(rows) {
             text += &as_flags(wrap(&part, 0));
             text.push('\n');
-        }
-        if let Some(clusters) = &self.clusters {
-            text += &format!("{}\n", wrap(std::slice::from_ref(&clusters.sentence), 0));
         }
         if tables {
             text += &table(report);

@@ -2,12 +2,14 @@
 
 use super::{Collected, Kept, Predict, add_columns};
 use crate::cli::Failure;
+use crate::cli::flags::as_flags;
 use crate::cli::options::calibrate::with_corrections;
 use crate::cli::options::output::{origin, versioned};
-use crate::cli::terminal::table;
-use pipesim_answer::question::{LayoutFigures, Predicted, Prepared, Question};
-use pipesim_answer::step_estimate::StepEstimate;
-use pipesim_report::{self as report, PredictedEntry, SpanFiles, Table, gibibytes, quantity};
+use crate::cli::sandbox::Sandbox;
+use crate::cli::terminal::{table, wrap};
+use pipesim_answer::question::{Case, LayoutFigures, Predicted, Prepared, Question};
+use pipesim_report::{self as report, PredictedEntry, SpanFiles};
+use pipesim_verdict::layouts;
 
 /// Maximum number of predictions of one command.
 const MOST: usize = 10_000;
@@ -32,40 +34,32 @@ impl Predict {
             if self.write.output.is_empty() { PredictedEntry::figures } else { PredictedEntry::predicted };
         let found = self.collect(prepared, self.remarks, &mut SpanFiles::default(), |_| shown)?;
         let labels: Vec<String> = found.predictions.iter().map(label).collect();
-        let predictions = self.show_layouts(found, &labels)?;
+        let predictions = self.show_layouts(question, prepared, found, &labels)?;
         self.judge(&labels, predictions.iter().map(|one| (&one.figures, one.estimate.as_ref())))
     }
 
-    fn show_layouts(&self, found: Collected, labels: &[String]) -> Result<Vec<Predicted>, Failure> {
-        let Collected { mut report, predictions, corrected, .. } = found;
+    fn show_layouts(
+        &self,
+        question: &Question,
+        prepared: &Prepared,
+        found: Collected,
+        labels: &[String],
+    ) -> Result<Vec<Predicted>, Failure> {
+        let Collected { cases, mut report, predictions, corrected, .. } = found;
+        let schedules: Vec<String> = cases.into_iter().filter(Case::exists).map(|case| case.name).collect();
         self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.provenance.extend(origin());
         add_columns(&mut report, &predictions);
         let csv = report::figures(&report);
         report.entries.iter_mut().zip(labels).for_each(|(entry, label)| entry.name.clone_from(label));
-        report.extra_tables = vec![layouts(&predictions)];
+        report.extra_tables = vec![layouts::table(&predictions)];
         let json = || with_corrections(versioned("predictions", &predictions)?, "predictions", &corrected);
-        let printed = self.draw.print.show(&report, json, || table(&report), || csv.clone());
+        let text = || {
+            let lines = layouts::lines(question, prepared, &schedules, &predictions, &Sandbox);
+            as_flags(wrap(&lines, 0)) + "\n" + &table(&report)
+        };
+        let printed = self.draw.print.show(&report, json, text, || csv.clone());
         self.write.write(&report, &[], printed, self.remarks)?;
         Ok(predictions)
     }
-}
-
-/// Returns a table of layouts, the fastest per GPU first.
-fn layouts(predictions: &[Predicted]) -> Table {
-    let header = ["schedule", "tp", "pp", "dp", "micro-batch", "GPUs", "iteration", "tokens/s/GPU", "memory", "fits"];
-    let known = predictions.iter().filter_map(|one| Some((&one.figures.schedule, one.estimate.as_ref()?, one.layout?)));
-    let mut sorted: Vec<(&String, &StepEstimate, LayoutFigures)> = known.collect();
-    sorted.sort_by(|(_, a, _), (_, b, _)| b.tokens_per_second_per_gpu.total_cmp(&a.tokens_per_second_per_gpu));
-    let row = |(name, estimate, layout): (&String, &StepEstimate, LayoutFigures)| {
-        let mut cells = vec![name.clone()];
-        cells.extend([layout.tp, layout.pp, layout.dp, layout.micro_batch_size].map(|number| number.to_string()));
-        cells.push(estimate.gpus.to_string());
-        cells.push(quantity(1e3 * estimate.iteration_s, "ms"));
-        cells.push(report::number(estimate.tokens_per_second_per_gpu));
-        cells.push(gibibytes(layout.memory_bytes));
-        cells.push(if estimate.memory.fits { "yes" } else { "no" }.to_string());
-        cells
-    };
-    Table::new("Layouts, the most tokens per second and GPU first", &header, sorted.into_iter().map(row).collect())
 }

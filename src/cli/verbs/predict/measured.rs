@@ -79,10 +79,10 @@ impl Head {
 
 impl fmt::Display for Head {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", wrap(std::slice::from_ref(&self.sentence), 0))?;
+        let wrapped = wrap(std::slice::from_ref(&self.sentence), 0);
         if self.tables.is_empty() {
-            return Ok(());
+            return write!(f, "{wrapped}");
         }
-        writeln!(f, "{}", table(&Report { extra_tables: self.tables.clone(), ..Report::default() }))
+        write!(f, "{wrapped}\n{}", table(&Report { extra_tables: self.tables.clone(), ..Report::default() }))
     }
 }

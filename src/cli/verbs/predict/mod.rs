@@ -14,7 +14,7 @@ use crate::cli::options::calibrate::{CalibrateOptions, with_corrections};
 use crate::cli::options::costs::CostOptions;
 use crate::cli::options::engine::EngineOptions;
 use crate::cli::options::fsdp::FsdpOptions;
-use crate::cli::options::hardware::{self, HardwareOptions};
+use crate::cli::options::hardware::HardwareOptions;
 use crate::cli::options::output::{self, DrawOptions, Format, WriteOptions, origin, versioned};
 use crate::cli::options::schedules::SearchOptions;
 use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
@@ -26,11 +26,11 @@ use clap::Args;
 use pipesim_answer::question::{Case, Found, Predicted, Prepared, Question};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::Analytic;
-use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table};
+use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table, quantity};
 use pipesim_sim::{Prediction, PredictionFigures};
 use pipesim_verdict::calibration::Corrected;
 use pipesim_verdict::judgement::Verdict;
-use pipesim_verdict::{headline, prediction};
+use pipesim_verdict::{figures, headline, prediction};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -155,7 +155,8 @@ impl Predict {
                 true => PredictedEntry::figures,
             }
         };
-        let found = self.collect(&prepared, self.remarks, &mut SpanFiles::default(), |found| {
+        let remarks = RemarkOptions { says_misfits: on_hardware && self.says_misfits(), ..self.remarks };
+        let found = self.collect(&prepared, remarks, &mut SpanFiles::default(), |found| {
             ops = found.ops;
             kept(found)
         });
@@ -163,20 +164,21 @@ impl Predict {
         let labels = found.labels(false);
         let found = Collected { verdict: self.verdict(&question, &found)?, ..found };
         let head = found.verdict.as_ref().map(measured::Head::new);
-        // what is asked for is said, if only a table has it
-        let with_tables = self.tables || question.jitter.is_some() || question.balance;
-        let first = match prepared.layouts() {
-            [analytic] if head.is_none() => first_lines(analytic, &found.predictions, with_tables),
+        let first = match (prepared.layouts(), &head) {
+            (_, Some(head)) => head.to_string(),
+            ([analytic], None) => first_lines(analytic, &found.predictions, self.tables),
             _ => String::new(),
         };
         let tables = |report: &Report| {
-            if let Some(head) = &head {
-                let rest = head.rest(report);
-                return format!("{head}{}", if is_drawn(ops) { self.draw.terminal(&rest) } else { table(&rest) });
-            }
-            if !first.is_empty() && !with_tables {
+            let rest = head.as_ref().map(|head| head.rest(report));
+            let report = rest.as_ref().unwrap_or(report);
+            if !first.is_empty() && !self.tables {
                 let drawn = if is_drawn(ops) { self.draw.timeline(report) } else { String::new() };
-                return format!("{first}\n{drawn}");
+                return [first, drawn, tables_asked_for(report)]
+                    .into_iter()
+                    .filter(|part| !part.is_empty())
+                    .collect::<Vec<_>>()
+                    .join("\n");
             }
             if is_drawn(ops) {
                 return first + &self.draw.terminal(report);
@@ -189,6 +191,12 @@ impl Predict {
         };
         let predictions = self.show(&question, &prepared, found, &self.write, tables)?;
         self.judge(&labels, predictions.iter().map(|one| (&one.figures, one.estimate.as_ref())))
+    }
+
+    /// Whether the lines of the answer say what does not fit.
+    fn says_misfits(&self) -> bool {
+        let is_measured = || self.draw.print.job.as_ref().is_some_and(|job| job.measured.is_some());
+        self.draw.print.format == Format::Table && self.measured.measured.is_none() && !is_measured()
     }
 
     /// Returns the question of these options.
@@ -279,7 +287,7 @@ impl Predict {
         }
         report.extra_tables.extend(balance_table(&predictions));
         if let [analytic] = prepared.layouts() {
-            report.extra_tables.extend([hardware::table(analytic, &predictions), hardware::memory_table(&predictions)]);
+            report.extra_tables.extend([figures::table(analytic, &predictions), figures::memory_table(&predictions)]);
         }
         let json = || {
             if let (false, Some(verdict)) = (compared, &verdict) {
@@ -336,13 +344,23 @@ fn write_spans(case: &Case, prediction: &Prediction<'_>, spans: &mut SpanFiles) 
     Ok(())
 }
 
-/// Adds the columns of steps on hardware to the entries that are predicted.
+/// Adds the columns of steps on hardware to the entries that are predicted, and in what they are less certain.
 fn add_columns(report: &mut Report, predictions: &[Predicted]) {
     let entries = report.entries.iter_mut().filter(|entry| entry.predicted.is_some());
     for (entry, one) in entries.zip(predictions) {
         entry.over_steps.extend(one.estimate.iter().flat_map(StepEstimate::figures));
         entry.over_steps.extend(one.layout.iter().flat_map(|layout| layout.figures()));
+        entry.outside = one.estimate.as_ref().map(|estimate| estimate.outside.join("; "));
     }
+}
+
+/// Returns the tables that an option asked for: all but the last two, the figures and the memory of every step on hardware.
+fn tables_asked_for(report: &Report) -> String {
+    let count = report.extra_tables.len().saturating_sub(2);
+    if count == 0 {
+        return String::new();
+    }
+    table(&Report { extra_tables: report.extra_tables[..count].to_vec(), ..Report::default() })
 }
 
 /// Returns the answer in a few lines, and an empty one.
@@ -378,18 +396,17 @@ fn balance_table(predictions: &[Predicted]) -> Option<Table> {
         Some(vec![
             schedule.clone(),
             list(&found.layers_before),
-            format!("{:.2} {unit}{}", found.makespan_before, if found.fits_before { "" } else { ", does not fit" }),
             list(&found.layers),
-            format!("{:.2} {unit}", found.makespan),
+            quantity(found.makespan_before, unit) + if found.fits_before { "" } else { ", does not fit" },
+            quantity(found.makespan, unit),
             format!("{:+.1} %", 100.0 * (found.makespan / found.makespan_before - 1.0)),
             if found.is_optimal { "no split is better" } else { "best of those tried" }.to_string(),
-            found.simulated.to_string(),
         ])
     };
     let rows: Vec<Vec<String>> = predictions.iter().filter_map(|one| row(&one.figures)).collect();
     let at_typical = predictions.iter().any(|one| one.figures.metrics.typical_speed.is_some());
     let caption = "Layers of each stage, before and after --balance";
     let caption = format!("{caption}{}", if at_typical { ", at the machine's median speed" } else { "" });
-    let header = ["schedule", "layers", "makespan", "balanced", "makespan then", "change", "proof", "simulated"];
+    let header = ["schedule", "layers", "balanced", "makespan", "then", "change", "proof"];
     (!rows.is_empty()).then(|| Table::new(caption, &header, rows))
 }

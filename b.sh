@@ -1,0 +1,1 @@
+cd /tmp/wt/fifty; bash /tmp/build.sh /tmp/wt/fifty -fifty
