@@ -107,3 +107,32 @@ pub fn memory_table(predictions: &[Predicted]) -> Table {
     };
     Table::new(memory_caption(predictions), &header, steps(predictions).map(row).collect())
 }
+
+/// Makes a table of the splits that `balance` found, before and after, one row per schedule.
+pub fn balance(predictions: &[Predicted]) -> Option<Table> {
+    let list = |layers: &[usize]| layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let row = |one: &Predicted| {
+        let (unit, found) = (&one.figures.time_unit, one.figures.balance.as_ref()?);
+        let (now, before) = found.times();
+        let time =
+            |time: f64| if found.iteration_s.is_some() { quantity(1e3 * time, "ms") } else { quantity(time, unit) };
+        Some(vec![
+            one.figures.schedule.clone(),
+            list(&found.layers_before),
+            list(&found.layers),
+            time(before) + if found.fits_before { "" } else { ", does not fit" },
+            time(now),
+            format!("{:+.1} %", 100.0 * (now / before - 1.0)),
+            if found.is_optimal { "no split is better" } else { "best of those tried" }.to_string(),
+        ])
+    };
+    let rows: Vec<Vec<String>> = predictions.iter().filter_map(row).collect();
+    let at_typical = predictions.iter().any(|one| one.figures.metrics.typical_speed.is_some());
+    let caption = "Layers of each stage, before and after balancing";
+    let caption = format!("{caption}{}", if at_typical { ", at the machine's median speed" } else { "" });
+    let on_hardware =
+        predictions.iter().filter_map(|one| one.figures.balance.as_ref()).any(|one| one.iteration_s.is_some());
+    let what = if on_hardware { "iteration" } else { "makespan" };
+    let header = ["schedule", "layers", "balanced", what, "then", "change", "proof"];
+    (!rows.is_empty()).then(|| Table::new(caption, &header, rows))
+}

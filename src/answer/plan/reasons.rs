@@ -88,7 +88,14 @@ pub fn why(search: &Search<'_>, best: &Plan, nearby: &[NearbyPlan]) -> [String; 
         u64::from(group.gpus) == gpus && (group.tp, space.shape(candidate).pp) != degrees
     });
     let first = match other {
-        None => format!("{start}; no layout with other degrees fits."),
+        None => {
+            let allows = |space: &Space, candidate: &Candidate| {
+                (space.group(candidate).tp, space.shape(candidate).pp) != degrees
+            };
+            let is_listed = search.space.candidates.iter().any(|candidate| allows(&search.space, candidate));
+            let why = if is_listed { "fits" } else { "was asked for" };
+            format!("{start}; no layout with other degrees {why}.")
+        }
         Some(other) => {
             let theirs = other.estimate.time_s;
             let rest = losses(&theirs).zip(losses(&parts)).map(|((name, theirs), (_, own))| (name, theirs - own));

@@ -6,7 +6,7 @@ use super::observer::Observer;
 use super::remark::{Remark, layout_remarks};
 use super::settings::Question;
 use crate::framework::FrameworkVerdict;
-use crate::resolve::{Costs, Error, Host, Resolved, Variant};
+use crate::resolve::{Costs, Error, Estimate, Host, Resolved, Variant};
 use crate::step_estimate::StepEstimate;
 use crate::suggestion::FitRequest;
 use pipesim_cost::analytic::Analytic;
@@ -286,7 +286,11 @@ impl Pass<'_> {
             let found = self.estimate(asked, &case.name, analytic, &resolved, &prediction)?;
             layout = Some(LayoutFigures::new(analytic, &found));
             estimate = Some(found);
-            framework = FrameworkVerdict::of(analytic, resolved.graph.schedule(), case.known_schedule())?;
+            framework = FrameworkVerdict::of(
+                &analytic.as_resolved(&resolved),
+                resolved.graph.schedule(),
+                case.known_schedule(),
+            )?;
             self.verdicts.extend(framework.iter().map(|verdict| (case.schedule.clone(), verdict.clone())));
         }
         visit(Found { case: &case, prediction: Some(&prediction), estimate, layout, framework, ops })

@@ -26,6 +26,9 @@ const MOST_CHUNKS: [u32; 2] = [8, 4];
 /// Number of the best schedules whose layers are balanced to find the best of these.
 pub(super) const MOST_BALANCED: usize = 8;
 
+/// Number of variants of one schedule among them.
+const MOST_ALIKE: usize = 2;
+
 /// Predicts a candidate; the table is that which may have decided its order.
 pub(super) type Priced<'a> = &'a (dyn Fn(TaskGraph, &CostTable) -> Result<CandidateStep, Error> + Sync);
 
@@ -54,6 +57,7 @@ pub(super) fn best<E: From<Error>>(
 ) -> Result<Vec<OrderedGraph>, E> {
     let (mut candidates, mut unfit) = (Vec::new(), None);
     let most_chunks = if analytic.is_some() { MOST_CHUNKS[0] } else { MOST_CHUNKS[1] };
+    let most_chunks = selection.chunks.map_or(most_chunks, |asked| most_chunks.max(asked));
     for name in dsl::names_of_whole().into_iter().flat_map(|name| names(selection, name, most_chunks)) {
         let Ok(found) = plain(selection).order(&name) else { continue };
         match costs(&name, found.order.placement()) {
@@ -191,7 +195,15 @@ impl Ranking<'_> {
                 (rank.excess > 0).then(|| Warning::NoneFits { schedule: name.clone(), bytes: rank.excess, capacity });
             OrderedGraph { graph, chosen: Some(name), warnings: warning.into_iter().collect() }
         };
-        best.into_iter().take(self.count).map(ordered).collect()
+        // several are for what follows, in which variants of one schedule are alike
+        let mut taken: BTreeMap<String, usize> = BTreeMap::new();
+        let is_other = |ranked: &Ranked| {
+            let base = ranked.name.split(':').next().unwrap_or_default();
+            let count = taken.entry(base.to_string()).or_default();
+            *count += 1;
+            *count <= MOST_ALIKE
+        };
+        best.into_iter().filter(is_other).take(self.count).map(ordered).collect()
     }
 
     /// Returns the graph of a candidate; `None` if it cannot run as asked for.

@@ -57,7 +57,7 @@ impl MemoryModel {
     pub fn totals(&self, bytes: u64, stages: &[Stage], schedule: &Schedule) -> Memory {
         let left = if self.stack.outputs_kept == 1.0 { Vec::new() } else { self.all_left(stages) };
         let mut per_device: Vec<DeviceMemory> = Vec::with_capacity(schedule.devices() as usize);
-        let mut last: (Vec<(&str, usize)>, ([u64; 2], [u64; 3])) = Default::default();
+        let (mut counted, mut states) = (Vec::new(), Default::default());
         for device in 0..schedule.devices() {
             if left.is_empty() {
                 per_device.push(self.device(device, stages, schedule));
@@ -65,12 +65,12 @@ impl MemoryModel {
             }
             let held = held_by(device, stages, schedule);
             // most devices hold as many parts as the one before
-            let counts = |held: &[&Stage]| held.iter().flat_map(|stage| stage.counts()).collect::<Vec<_>>();
-            if device == 0 || counts(&held) != last.0 {
-                last = (counts(&held), self.states(&held));
+            let counts: Vec<(&str, usize)> = held.iter().flat_map(|stage| stage.counts()).collect();
+            if device == 0 || counts != counted {
+                (counted, states) = (counts, self.states(&held));
             }
             let peak = peak_by(schedule.program(device), &left, |peak| self.taken(peak));
-            per_device.push(self.device_with(device, stages, schedule, peak, last.1));
+            per_device.push(self.device_with(device, stages, schedule, peak, states));
         }
         Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
     }

@@ -20,7 +20,6 @@ use pipesim_answer::advice::Advisor;
 use pipesim_answer::explanation::{ExplainedRun, StepExplanation, Unexplained};
 use pipesim_answer::question::{Observer, Question, Remark};
 use pipesim_answer::resolve::{Resolved, Selection};
-use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_import::ImportOptions;
 use pipesim_report::{self as report, Entry, ITERATION, Panel, Report};
 use pipesim_schedule::timeline::{Source, Timeline};
@@ -189,7 +188,7 @@ impl Explain {
                 .sentences
                 .extend((!outside.is_empty()).then(|| format!("Its time is less certain than usual: {outside}.")));
             if let Some(analytic) = costs.analytic() {
-                let step = StepEstimate::new(analytic, &predicted).map_err(Failure::usage)?;
+                let step = resolved.estimated(analytic, &predicted)?;
                 prediction::complete(&mut explained.sentences, &explained.schedule, &step);
                 explained.iteration_s = Some(step.iteration_s);
             }

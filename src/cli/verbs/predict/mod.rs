@@ -26,7 +26,7 @@ use clap::Args;
 use pipesim_answer::question::{Case, Found, Predicted, Prepared, Question};
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::Analytic;
-use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles, Table, quantity};
+use pipesim_report::{self as report, ComparisonPoint, PredictedEntry, Report, SpanFiles};
 use pipesim_sim::{Prediction, PredictionFigures};
 use pipesim_verdict::calibration::Corrected;
 use pipesim_verdict::judgement::Verdict;
@@ -285,7 +285,7 @@ impl Predict {
             report.verdict = verdict.to_string();
             report.extra_tables.extend(verdict.tables(|text| as_flags(text)));
         }
-        report.extra_tables.extend(balance_table(&predictions));
+        report.extra_tables.extend(figures::balance(&predictions));
         if let [analytic] = prepared.layouts() {
             report.extra_tables.extend([figures::table(analytic, &predictions), figures::memory_table(&predictions)]);
         }
@@ -386,27 +386,4 @@ fn missing(case: &Case) -> Option<Value> {
     let ComparisonPoint { schedule, devices, microbatches, left_out, .. } = &case.point;
     let why = as_flags(&left_out.as_ref()?.why);
     Some(json!({ "schedule": schedule, "devices": devices, "microbatches": microbatches, "why": why }))
-}
-
-/// Makes a table of the splits that --balance found, before and after, one row per schedule.
-fn balance_table(predictions: &[Predicted]) -> Option<Table> {
-    let list = |layers: &[usize]| layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let row = |PredictionFigures { schedule, balance, time_unit: unit, .. }: &PredictionFigures| {
-        let found = balance.as_ref()?;
-        Some(vec![
-            schedule.clone(),
-            list(&found.layers_before),
-            list(&found.layers),
-            quantity(found.makespan_before, unit) + if found.fits_before { "" } else { ", does not fit" },
-            quantity(found.makespan, unit),
-            format!("{:+.1} %", 100.0 * (found.makespan / found.makespan_before - 1.0)),
-            if found.is_optimal { "no split is better" } else { "best of those tried" }.to_string(),
-        ])
-    };
-    let rows: Vec<Vec<String>> = predictions.iter().filter_map(|one| row(&one.figures)).collect();
-    let at_typical = predictions.iter().any(|one| one.figures.metrics.typical_speed.is_some());
-    let caption = "Layers of each stage, before and after --balance";
-    let caption = format!("{caption}{}", if at_typical { ", at the machine's median speed" } else { "" });
-    let header = ["schedule", "layers", "balanced", "makespan", "then", "change", "proof"];
-    (!rows.is_empty()).then(|| Table::new(caption, &header, rows))
 }
