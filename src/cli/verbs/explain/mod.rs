@@ -232,7 +232,7 @@ impl Explain {
         }
         let mut report = Report { extra_tables: StepExplanation::tables(explanations), ..Report::default() };
         in_report(&mut report);
-        let json = || versioned("explanations", &explanations).map(as_flags);
+        let json = || versioned("explanations", explanations).map(as_flags);
         self.print.show_assumed(&self.costs)?;
         let sentences = explanations.iter().map(|e| (e.schedule.as_str(), e.sentences.as_slice()));
         if self.print.format == Format::Md {
