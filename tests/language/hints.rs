@@ -85,7 +85,7 @@ fn open_brackets_and_chunks_that_are_not_there_have_their_place() {
         ("return m * (F + B", "try.star:2:16: expected a ) that closes"),
         ("x = [F, \"(\"] # (\n    return concat([F, B]", "try.star:3:18: expected a ) that closes"),
     ] {
-        let error = refused_file(&format!("def device(r, p, m):\n    {body}\n"), &request(2, 4, None));
+        let error = refused_file(format!("def device(r, p, m):\n    {body}\n"), &request(2, 4, None));
         assert!(error.contains(place), "{body}: {error}");
     }
     let error = refused_file("def device(r, p, m):\n    return F[1] * m + B\n", &request(2, 4, None));
