@@ -321,7 +321,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "check --stages 2 --micro 4 --schedule 1f1b",
         refused: "framework-version effort balance chunks set slice-lengths overlap layers costs costs-per profile straggler",
-        same: &[("layout", VERDICTS), ("micro", VERDICTS)],
+        same: &[("layout", VERDICTS), ("stages", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule zb-1p --format json",
@@ -500,7 +500,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "check --job $D/job.sh",
         refused: "chunks set slice-lengths overlap effort costs costs-per profile straggler layers balance framework-version",
-        same: &[("micro", VERDICTS), ("layout", VERDICTS), ("hardware", VERDICTS), THE_JOB],
+        same: &[("stages", VERDICTS), ("micro", VERDICTS), ("layout", VERDICTS), ("hardware", VERDICTS), THE_JOB],
     },
     Setting {
         command: "explain --job $D/job.sh --hardware h100-sxm",

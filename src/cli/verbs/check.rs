@@ -149,10 +149,12 @@ impl Check {
         if self.delivery.is_empty() { check::standard_deliveries() } else { self.delivery.clone() }
     }
 
-    /// Says where schedules deadlock, whether frameworks run each, a line per schedule, and which communicators --delivery needs.
+    /// Says where schedules deadlock under the deliveries asked for, whether frameworks run each, a line per schedule, and which
+    /// communicators --delivery needs.
     fn first_lines(&self, checks: &[Checked]) -> String {
         let width = checks.iter().map(|checked| checked.schedule.chars().count()).max().unwrap_or(0) + 2;
-        let mut text: String = checks.iter().filter_map(Checked::verdict).map(|line| wrap(&[line], 0)).collect();
+        let asked = checks.iter().filter(|_| !self.delivery.is_empty());
+        let mut text: String = asked.filter_map(Checked::verdict).map(|line| wrap(&[line], 0)).collect();
         for Checked { schedule, frameworks, communicators, .. } in checks {
             if !communicators.is_empty() {
                 text += &format!("{schedule}: communicators by round: {}\n", communicators::described(communicators));
