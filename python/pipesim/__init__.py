@@ -146,7 +146,7 @@ def explain(schedule: Any = None, devices: Any = None, microbatches: Any = None,
     """Explains why devices idle, and what would shorten the step: an :class:`Explanation`, or :class:`Explanations`.
 
     >>> ps.explain("gpipe", 2, 2).sentences[0]
-    '9 units: an average device works 6 and idles 3 (bubble 33.3 %).'
+    '9 units: an average device works 6 and idles 3 units (bubble 33.3 %).'
     """
     return _each("explain", Explanation, Explanations, "explanations", schedule, {"stages": devices, "micro": microbatches, "costs": costs}, options)
 

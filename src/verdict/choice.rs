@@ -95,7 +95,7 @@ pub fn lines(report: &PlanReport<'_>, margin: Option<&MemoryMargin>, tries: &[Fi
             layout(best)
         ),
         format!(
-            "{} ({}), {} tokens/s/GPU, MFU {}, {} of {}",
+            "{} (90 % within {}), {} tokens/s/GPU, MFU {}, {} of {}",
             quantity(1e3 * estimate.iteration_s, "ms"),
             bands(estimate),
             number(estimate.tokens_per_second_per_gpu),

@@ -108,9 +108,13 @@ pub fn memory_table(predictions: &[Predicted]) -> Table {
     Table::new(memory_caption(predictions), &header, steps(predictions).map(row).collect())
 }
 
+/// Returns the layers of each stage: `9,9,8,6`.
+pub(crate) fn listed(layers: &[usize]) -> String {
+    layers.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
 /// Makes a table of the splits that `balance` found, before and after, one row per schedule.
 pub fn balance(predictions: &[Predicted]) -> Option<Table> {
-    let list = |layers: &[usize]| layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let row = |one: &Predicted| {
         let (unit, found) = (&one.figures.time_unit, one.figures.balance.as_ref()?);
         let (now, before) = found.times();
@@ -118,8 +122,8 @@ pub fn balance(predictions: &[Predicted]) -> Option<Table> {
             |time: f64| if found.iteration_s.is_some() { quantity(1e3 * time, "ms") } else { quantity(time, unit) };
         Some(vec![
             one.figures.schedule.clone(),
-            list(&found.layers_before),
-            list(&found.layers),
+            listed(&found.layers_before),
+            listed(&found.layers),
             time(before) + if found.fits_before { "" } else { ", does not fit" },
             time(now),
             format!("{:+.1} %", 100.0 * (now / before - 1.0)),

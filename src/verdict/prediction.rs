@@ -1,12 +1,17 @@
 //! A prediction on hardware in a few lines: what was asked, whether it fits, how long it takes, what the time goes to, and what to do next.
 
+use crate::figures::listed;
+use pipesim_answer::question::Predicted;
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_cost::analytic::Analytic;
 use pipesim_models::hardware::IntervalClass;
 use pipesim_report::{changed, gibibytes, number, percent, quantity, trimmed};
 
-/// Returns at most six lines about a step of a layout under some schedules, each with its name. `next` is what to do next.
-pub fn lines(analytic: &Analytic, steps: &[(&str, &StepEstimate)], next: &str) -> Vec<String> {
+/// Returns at most six lines about a step of a layout under some schedules. `next` is what to do next.
+pub fn lines(analytic: &Analytic, predictions: &[Predicted], next: &str) -> Vec<String> {
+    let named = predictions.iter().filter_map(|one| Some((named(one), one.estimate.as_ref()?, one)));
+    let named: Vec<(String, &StepEstimate, &Predicted)> = named.collect();
+    let steps: Vec<(&str, &StepEstimate)> = named.iter().map(|(name, step, _)| (name.as_str(), *step)).collect();
     // the fastest of those that fit, or of all
     let fits = |step: &StepEstimate| step.memory.fits;
     let any_fits = steps.iter().any(|(_, step)| fits(step));
@@ -16,10 +21,35 @@ pub fn lines(analytic: &Analytic, steps: &[(&str, &StepEstimate)], next: &str) -
     let fastest = steps.iter().min_by(|a, b| a.1.iteration_s.total_cmp(&b.1.iteration_s));
     lines.extend(fastest.filter(|(_, step)| !fits(step)).map(misfit));
     lines.push(time(best, !any_fits));
-    lines.push(losses(best.1));
-    lines.extend(others(best, steps));
+    let noise = named.iter().find(|(name, ..)| name == best.0).and_then(|(.., one)| noise(one));
+    lines.push(losses(best.1) + &noise.unwrap_or_default());
+    lines.extend(others(best, &steps));
     lines.push(next.to_string());
     lines
+}
+
+/// Returns the name of a prediction's schedule, with the layers that balancing moved: `1f1b with layers 9,9,8,6 (8,8,8,8 before: −9.6 %)`.
+fn named(one: &Predicted) -> String {
+    let name = &one.figures.schedule;
+    let Some(found) = one.figures.balance.as_ref() else { return name.clone() };
+    let (layers, before, (now, then)) = (listed(&found.layers), listed(&found.layers_before), found.times());
+    let proof = if found.is_optimal { "no split is" } else { "none tried is" };
+    match (layers == before, found.fits_before) {
+        (true, _) => format!("{name} with layers {layers} ({proof} shorter)"),
+        (false, true) => format!("{name} with layers {layers} ({before} before: {})", changed(now / then - 1.0)),
+        (false, false) => format!("{name} with layers {layers} ({before} does not fit)"),
+    }
+}
+
+/// Says what random durations add to a pipeline, if they were asked for.
+fn noise(one: &Predicted) -> Option<String> {
+    let (spread, unit) = (one.figures.jitter?, &one.figures.time_unit);
+    let change = changed(spread.mean / one.figures.metrics.makespan - 1.0);
+    let [low, mean] = [spread.p5, spread.mean].map(number);
+    Some(format!(
+        " With jitter its pipeline takes {mean} on average ({change}), 90 % within {low} to {}.",
+        quantity(spread.p95, unit)
+    ))
 }
 
 /// Returns at most six lines about steps of several layouts, each with its schedule and the settings that only it has: what was asked, whether

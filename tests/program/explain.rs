@@ -117,7 +117,7 @@ fn sentences_come_first_and_there_is_one_table_of_each_kind() {
         assert!(tables.lines().count() < 150, "{line}: {} lines", tables.lines().count());
     }
     let (_, markdown, _) = pipesim("explain -q -p 4 -m 8 -s 1f1b --format md");
-    assert!(markdown.starts_with("**1f1b**\n\n- 33 units: an average device works 24 and idles 9"), "{markdown}");
+    assert!(markdown.starts_with("**1f1b**\n\n- 33 units: an average device works 24 and idles 9 units"), "{markdown}");
     let (_, out, _) = pipesim("explain -q -p 4 -m 8 -s 1f1b,zb-v --costs F=1,I=1,W=1,comm=0.1 --tables");
     for part in [
         "1 % faster devices 1 and 2 save 0.26 % each",

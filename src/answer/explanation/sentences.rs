@@ -38,7 +38,7 @@ impl StepExplanation {
             "{}: an average device works {} and idles {} (bubble {}).",
             self.time(makespan),
             number(makespan - idle),
-            number(idle),
+            self.time(idle),
             percent(self.metrics.bubble)
         )
     }
@@ -73,11 +73,13 @@ impl StepExplanation {
         ];
         causes.sort_by(|one, other| other.0.total_cmp(&one.0));
         let named = causes.iter().take(NAMED).filter(|(time, _)| *time > LEAST_CAUSE * whole);
-        let named: Vec<String> = named.map(|(time, what)| format!("{} {what}", percent(time / whole))).collect();
-        match named.as_slice() {
-            [] => String::new(),
-            named => format!("Idle: {}{}.", named.join(", "), self.most_idle()),
+        let mut words: Vec<String> = named.map(|(time, what)| format!("{} {what}", percent(time / whole))).collect();
+        if words.is_empty() {
+            return String::new();
         }
+        let rest: f64 = causes.iter().skip(words.len()).map(|(time, _)| time).sum();
+        words.extend((rest > LEAST_CAUSE * whole).then(|| format!("{} other causes", percent(rest / whole))));
+        format!("Idle: {}{}.", words.join(", "), self.most_idle())
     }
 
     /// Adds a sentence on what pairs on two streams hide. The compute stream's waits inside of pairs count as work, not as idle
@@ -99,7 +101,7 @@ impl StepExplanation {
 
     /// Names the devices that idle most, unless all idle alike.
     fn most_idle(&self) -> String {
-        let idle = |device: usize| number(self.idle.per_device[device].idle);
+        let idle = |device: usize| self.time(self.idle.per_device[device].idle);
         let all = 0..self.idle.per_device.len();
         let Some(worst) = all
             .clone()
@@ -199,7 +201,10 @@ impl StepExplanation {
             let ties: Vec<String> = ties.into_iter().take(NAMED).map(|change| advice.named(change, false)).collect();
             let (names, verb) = joined(&ties);
             let ties = if ties.is_empty() { String::new() } else { format!("; {names} {verb} as long") };
-            return format!("Within {limit}, no other schedule tried is shorter{ties}.");
+            let mut refused = advice.changes.iter().filter(|change| change.refused.is_some() && change.saves > LEAST);
+            let is_refused = refused.any(|change| matches!(change.what, What::Schedule(_)) && advice.fits(change));
+            let tried = if is_refused { "that the framework runs" } else { "tried" };
+            return format!("Within {limit}, no other schedule {tried} is shorter{ties}.");
         }
         format!("Within {limit}, {}.", self.list(advice, better.into_iter(), false))
     }

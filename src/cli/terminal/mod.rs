@@ -50,9 +50,11 @@ pub fn print_while_read(text: &str) -> Result<bool, Failure> {
     if std::io::stdout().is_terminal() { write_stdout(&visible(text, usize::MAX)) } else { write_stdout(text) }
 }
 
-/// Prints a line to stderr, cut at 16 KiB, with control characters shown. A stderr that is closed or full is no failure.
+/// Prints a line to stderr, cut at 16 KiB and folded to a terminal's width, with control characters shown. A stderr that is closed or full is
+/// no failure.
 pub fn eprint(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", visible(text, LONGEST_MESSAGE));
+    let mut stderr = std::io::stderr();
+    let _ = writeln!(stderr, "{}", report::folded(&visible(text, LONGEST_MESSAGE), columns_of(&stderr)));
 }
 
 /// Formats the tables of a report to the terminal's width; in pipes and files a row is a line.
@@ -86,12 +88,17 @@ pub fn to_ascii(text: &str) -> String {
 /// Returns the columns of stdout: COLUMNS if set, else the terminal's columns (80 if it does not say), `None` for pipes and files.
 pub fn width() -> Option<usize> {
     let set = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
-    set.or_else(|| {
-        let stdout = std::io::stdout();
-        #[cfg(unix)]
-        let columns = || rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
-        #[cfg(not(unix))]
-        let columns = || 0;
-        stdout.is_terminal().then(|| Some(columns()).filter(|columns| *columns > 0).unwrap_or(80))
-    })
+    set.or_else(|| columns_of(&std::io::stdout()))
+}
+
+/// Returns the columns of a stream that is a terminal: 80 if it does not say.
+#[cfg(unix)]
+fn columns_of(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
+    let columns = || rustix::termios::tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
+    stream.is_terminal().then(|| Some(columns()).filter(|columns| *columns > 0).unwrap_or(80))
+}
+
+#[cfg(not(unix))]
+fn columns_of(stream: &impl IsTerminal) -> Option<usize> {
+    stream.is_terminal().then_some(80)
 }

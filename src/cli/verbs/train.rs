@@ -18,7 +18,9 @@ use clap::{Args, Command, ValueEnum};
 use pipesim_answer::resolve::OrderedGraph;
 use pipesim_exec::ranks::{Ranks, signal_name};
 use pipesim_measure::experiment::{Training, TrainingConfig, fixed_graph, graph_of};
-use pipesim_measure::training_loop::{DataSource, Ended, LoopConfig, Pipeline, SavedRun, TrainingLoop, loss_curve};
+use pipesim_measure::training_loop::{
+    DataSource, Ended, LoopConfig, LoopEvent, LossPage, Pipeline, SavedRun, TrainingLoop, loss_curve,
+};
 use pipesim_report::{ClaimedFolder, Output, OutputKind, Report, number, percent};
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::mesh::Mesh;
@@ -179,7 +181,15 @@ impl Train {
             Ok(()) => eprint(&format!("rank {} wrote a report of the last steps", ranks.rank())),
             Err(failure) => eprint(&format!("error: {failure}")),
         };
-        let ended = training_loop.run(graph, &remarks.watcher(), rescued)?;
+        let (watcher, page) = (remarks.watcher(), LossPage::new(&folder));
+        let page = (ranks.rank() == 0).then_some(page);
+        page.iter().for_each(|page| remarks.remark(&format!("the losses so far: {}", page.path().display())));
+        let watched = |event: LoopEvent<'_>| {
+            watcher(event);
+            let shown = page.as_ref().map_or(Ok(()), |page| page.show(event));
+            shown.unwrap_or_else(|error| remarks.remark(&format!("note: the losses are not shown: {error:#}")));
+        };
+        let ended = training_loop.run(graph, &watched, rescued)?;
         self.finish(ended, steps, &folder, ranks)
     }
 

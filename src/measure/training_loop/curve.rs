@@ -1,9 +1,13 @@
-//! The losses of a run as a plot.
+//! The losses of a run as a plot, and as a page to look at while it goes on.
 
 use super::log::{LOG, LogLine};
+use super::run::LoopEvent;
 use anyhow::{Context, Result};
 use pipesim_report::{Chart, Plot, PlotAxis, Plots, Series, SeriesStyle};
-use std::path::Path;
+use pipesim_system::unfinished::Unfinished;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Most points of a series: each is the mean of as many neighbouring steps.
 const MOST_POINTS: usize = 200;
@@ -37,4 +41,69 @@ pub fn loss_curve(folder: &Path) -> Result<Option<Plots>> {
         guides: Vec::new(),
     };
     Ok(Some(Plots { title: String::new(), plots: vec![Plot::Chart(chart)], ..Plots::default() }))
+}
+
+/// A page in the folder of a run that shows its losses so far, and loads itself again until the run ends.
+#[derive(Debug)]
+pub struct LossPage<'a> {
+    folder: &'a Path,
+    /// Steps done, and how many there will be.
+    steps: Cell<(u32, u32)>,
+    /// When it is written next.
+    next: Cell<Instant>,
+}
+
+impl<'a> LossPage<'a> {
+    const NAME: &'static str = "loss.html";
+    /// Least time between two pages.
+    const PAUSE: Duration = Duration::from_secs(2);
+    /// Least time between two pages, in times that one takes.
+    const SHARE: u32 = 50;
+
+    /// Returns the page of the run in `folder`.
+    pub fn new(folder: &'a Path) -> LossPage<'a> {
+        LossPage { folder, steps: Cell::new((0, 0)), next: Cell::new(Instant::now()) }
+    }
+
+    /// Returns where it is.
+    pub fn path(&self) -> PathBuf {
+        self.folder.join(Self::NAME)
+    }
+
+    /// Writes the page if an event changes it, and if it is time.
+    ///
+    /// # Errors
+    /// The log cannot be read, or the page cannot be written.
+    pub fn show(&self, event: LoopEvent<'_>) -> Result<()> {
+        let (_, all) = self.steps.get();
+        match event {
+            LoopEvent::Begin { done, steps } => self.steps.set((done, steps)),
+            LoopEvent::Step(line) => self.steps.set((line.step, all)),
+            _ => {}
+        }
+        let began = Instant::now();
+        let is_end = matches!(event, LoopEvent::End);
+        if !is_end && (!matches!(event, LoopEvent::Step(_)) || began < self.next.get()) {
+            return Ok(());
+        }
+        let written = self.write(is_end);
+        self.next.set(Instant::now() + Self::PAUSE.max(began.elapsed() * Self::SHARE));
+        written
+    }
+
+    fn write(&self, is_end: bool) -> Result<()> {
+        let Some(plots) = loss_curve(self.folder)? else { return Ok(()) };
+        let ((step, all), svg) = (self.steps.get(), plots.svg()?);
+        let again = if is_end { "" } else { "<meta http-equiv=\"refresh\" content=\"3\">" };
+        let page = format!(
+            "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">{again}\
+             <meta name=\"viewport\" content=\"width=device-width\"><title>Step {step} of {all}</title>\
+             <style>body{{font:16px system-ui,sans-serif;margin:16px;background:#fff;color:#1f2328}}\
+             svg{{max-width:100%;height:auto}}</style></head><body><h1>Step {step} of {all}</h1>{svg}</body></html>\n"
+        );
+        let unfinished = Unfinished::folder(self.folder)?;
+        let path = unfinished.path().join(Self::NAME);
+        std::fs::write(&path, page)?;
+        Ok(std::fs::rename(path, self.path())?)
+    }
 }

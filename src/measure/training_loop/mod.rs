@@ -15,7 +15,7 @@ mod trend;
 mod weights;
 
 pub use config::{DataSource, LoopConfig, Optimizer, Pipeline, Samples, SavedRun, Validation};
-pub use curve::loss_curve;
+pub use curve::{LossPage, loss_curve};
 pub use generation::TextModel;
 pub use learning_rate::{Decay, LearningRate};
 pub use log::{LOG, LogLine};

@@ -1,4 +1,6 @@
-//! The built-in font of PNG and PDF: Ubuntu Light (Latin, Greek, Cyrillic).
+//! The built-in font of PNG and PDF: Pipesim Sans in two weights, with the widths of Helvetica and Arial (as in SVG).
+//!
+//! `fonts/README.md` says where it comes from.
 
 use crate::WriteError;
 use ab_glyph::{Font, FontRef, GlyphId, PxScale, point};
@@ -7,11 +9,19 @@ use plotters::style::{FontStyle, register_font};
 use plotters_backend::BackendTextStyle;
 use plotters_backend::text_anchor::{HPos, VPos};
 
-const BYTES: &[u8] = epaint_default_fonts::UBUNTU_LIGHT;
+const REGULAR: &[u8] = include_bytes!("fonts/PipesimSans-Regular.ttf");
+const BOLD: &[u8] = include_bytes!("fonts/PipesimSans-Bold.ttf");
 
-/// The font. Lengths are in units of the text size.
+/// The font in both weights.
 pub struct Letters {
+    pub regular: Face,
+    pub bold: Face,
+}
+
+/// The font in one weight. Lengths are in units of the text size.
+pub struct Face {
     font: FontRef<'static>,
+    bytes: &'static [u8],
     /// Font units per text size.
     units_per_em: f32,
 }
@@ -19,16 +29,29 @@ pub struct Letters {
 impl Letters {
     /// Returns the built-in font, and makes it the one with which plotters measures texts.
     pub fn new() -> Result<Letters, WriteError> {
-        let broken = || WriteError::Format("expected the built-in font to be usable, but it is not".to_string());
         #[cfg(not(target_family = "wasm"))] // there plotters estimates
-        register_font("sans-serif", FontStyle::Normal, BYTES).map_err(|_| broken())?;
-        let font = FontRef::try_from_slice(BYTES).map_err(|_| broken())?;
+        register_font("sans-serif", FontStyle::Normal, REGULAR).map_err(|_| broken())?;
+        Ok(Letters { regular: Face::new(REGULAR)?, bold: Face::new(BOLD)? })
+    }
+
+    pub fn face(&self, bold: bool) -> &Face {
+        if bold { &self.bold } else { &self.regular }
+    }
+}
+
+fn broken() -> WriteError {
+    WriteError::Format("expected the built-in font to be usable, but it is not".to_string())
+}
+
+impl Face {
+    fn new(bytes: &'static [u8]) -> Result<Face, WriteError> {
+        let font = FontRef::try_from_slice(bytes).map_err(|_| broken())?;
         let units_per_em = font.units_per_em().filter(|&units| units > 0.0).ok_or_else(broken)?;
-        Ok(Letters { font, units_per_em })
+        Ok(Face { font, bytes, units_per_em })
     }
 
     pub fn bytes(&self) -> &'static [u8] {
-        BYTES
+        self.bytes
     }
 
     /// Returns the number of a character's glyph; 0 if the font has none.

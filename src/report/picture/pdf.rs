@@ -4,11 +4,11 @@
 //! A pixel is 0.75 pt, as in CSS. No date and no machine name is written: the same report gives the same bytes.
 
 use crate::picture::canvas::{Ink, Picture, Shape, Style};
-use crate::picture::font::Letters;
+use crate::picture::font::{Face, Letters};
 use crate::picture::layout;
 use crate::scene::palette::{PERIOD, Rgb, Tone};
 use crate::{Report, WriteError};
-use pdf_writer::types::{CidFontType, FontFlags, SystemInfo, TextRenderingMode, UnicodeCmap};
+use pdf_writer::types::{CidFontType, FontFlags, SystemInfo, UnicodeCmap};
 use pdf_writer::{Content, Filter, Finish, Name, Pdf, Rect, Ref, Str, TextStr};
 use plotters_backend::{BackendColor, BackendCoord, BackendStyle, BackendTextStyle, DrawingBackend, DrawingErrorKind};
 use std::cell::RefCell;
@@ -22,8 +22,9 @@ use subsetter::GlyphRemapper;
 const POINT: f64 = 0.75;
 /// Longest side of a page that every reader accepts, in points (ISO 32000-1, annex C).
 const LONGEST: f64 = 14_400.0;
-/// Subset tag and font name.
-const FONT: Name = Name(b"PIPSIM+Ubuntu-Light");
+/// The resource, and the subset tag and name, of the regular and the bold font.
+const FONTS: [(Name, Name); 2] =
+    [(Name(b"F"), Name(b"PIPSIM+PipesimSans-Regular")), (Name(b"B"), Name(b"PIPSIM+PipesimSans-Bold"))];
 const SYSTEM: SystemInfo = SystemInfo { registry: Str(b"Adobe"), ordering: Str(b"Identity"), supplement: 0 };
 
 impl Report {
@@ -55,7 +56,8 @@ pub fn document(
 /// A page that is being drawn.
 pub struct Page {
     letters: Letters,
-    glyphs: Glyphs,
+    /// Of the regular and of the bold font.
+    glyphs: [Glyphs; 2],
     opacities: BTreeSet<u8>,
     content: Content,
     /// Width and height in points.
@@ -80,7 +82,7 @@ impl Page {
         let mut content = Content::new();
         content.transform([unit, 0.0, 0.0, -unit, 0.0, size[1]]);
         let extent = ((width * units) as u32, (height * units) as u32);
-        let (glyphs, opacities) = (Glyphs::default(), BTreeSet::new());
+        let (glyphs, opacities) = (<[Glyphs; 2]>::default(), BTreeSet::new());
         Ok(Page { letters: Letters::new()?, glyphs, opacities, content, size, extent })
     }
 
@@ -189,23 +191,17 @@ impl Page {
 
     fn text(&mut self, style: Style, x: f64, y: f64, text: &str, picture: &Picture) {
         let text = crate::text::plain(text);
-        let width = self.letters.width(&text) * style.size;
+        let width = self.letters.face(style.bold).width(&text) * style.size;
         let x = x - width * style.anchor.share();
-        let color = picture.color(style.ink);
-        self.brush(color);
-        // The built-in font is light: strokes around its letters make them bold.
-        let mode = if style.bold { TextRenderingMode::FillStroke } else { TextRenderingMode::Fill };
-        if style.bold {
-            self.pen(color, style.size * 0.045);
-        }
-        self.show(&text, style.size, mode, [1.0, 0.0, 0.0, -1.0, x as f32, y as f32]);
+        self.brush(picture.color(style.ink));
+        self.show(&text, style.size, style.bold, [1.0, 0.0, 0.0, -1.0, x as f32, y as f32]);
     }
 
     /// Writes a text under a transformation whose y goes up.
-    fn show(&mut self, text: &str, size: f64, mode: TextRenderingMode, matrix: [f32; 6]) {
-        let numbers: Vec<u8> =
-            text.chars().flat_map(|c| self.glyphs.number(self.letters.glyph(c), c).to_be_bytes()).collect();
-        self.content.begin_text().set_text_rendering_mode(mode).set_font(Name(b"F"), size as f32);
+    fn show(&mut self, text: &str, size: f64, bold: bool, matrix: [f32; 6]) {
+        let (face, glyphs) = (self.letters.face(bold), &mut self.glyphs[usize::from(bold)]);
+        let numbers: Vec<u8> = text.chars().flat_map(|c| glyphs.number(face.glyph(c), c).to_be_bytes()).collect();
+        self.content.begin_text().set_font(FONTS[usize::from(bold)].0, size as f32);
         self.content.set_text_matrix(matrix).show(Str(&numbers)).end_text();
     }
 
@@ -230,8 +226,7 @@ impl Page {
     }
 
     fn file(self, title: &str) -> Result<Vec<u8>, WriteError> {
-        let [catalog, pages, page, content, info, font, cid, descriptor, file, unicode] =
-            std::array::from_fn(|i| Ref::new(i as i32 + 1));
+        let [catalog, pages, page, content, info] = std::array::from_fn(|i| Ref::new(i as i32 + 1));
         let mut pdf = Pdf::new();
         pdf.catalog(catalog).pages(pages).lang(TextStr("en")).viewer_preferences().display_doc_title(true);
         pdf.document_info(info).title(TextStr(title)).producer(TextStr("pipesim"));
@@ -239,7 +234,12 @@ impl Page {
         let mut sheet = pdf.page(page);
         sheet.media_box(Rect::new(0.0, 0.0, self.size[0], self.size[1])).parent(pages).contents(content);
         let mut resources = sheet.resources();
-        resources.fonts().pair(Name(b"F"), font);
+        let mut fonts = resources.fonts();
+        let used = [0, 1].into_iter().filter(|&number| !self.glyphs[number].used.is_empty());
+        used.clone().for_each(|number| {
+            fonts.pair(FONTS[number].0, font_refs(number)[0]);
+        });
+        fonts.finish();
         let mut states = resources.ext_g_states();
         for opacity in &self.opacities {
             let mut state = states.insert(Name(format!("a{opacity}").as_bytes())).dict();
@@ -250,42 +250,57 @@ impl Page {
         sheet.finish();
         let packed = deflated(&self.content.finish())?;
         pdf.stream(content, &packed).filter(Filter::FlateDecode);
-        pdf.type0_font(font)
-            .base_font(FONT)
-            .encoding_predefined(Name(b"Identity-H"))
-            .descendant_font(cid)
-            .to_unicode(unicode);
-        let (ascent, descent) = self.letters.extent();
-        let thousandths = |size: f64| (size * 1000.0) as f32;
-        let mut cids = pdf.cid_font(cid);
-        cids.subtype(CidFontType::Type2).base_font(FONT).system_info(SYSTEM).font_descriptor(descriptor);
-        cids.default_width(0.0).cid_to_gid_map_predefined(Name(b"Identity"));
-        let mut widths = cids.widths();
-        for (number, (glyph, _)) in &self.glyphs.used {
-            widths.same(*number, *number, thousandths(self.letters.advance(*glyph)));
+        for number in used {
+            embed(&mut pdf, number, self.letters.face(number == 1), &self.glyphs[number])?;
         }
-        widths.finish();
-        cids.finish();
-        pdf.font_descriptor(descriptor)
-            .name(FONT)
-            .flags(FontFlags::NON_SYMBOLIC)
-            .bbox(Rect::new(-200.0, thousandths(descent), 1200.0, thousandths(ascent)))
-            .italic_angle(0.0)
-            .ascent(thousandths(ascent))
-            .descent(thousandths(descent))
-            .cap_height(693.0)
-            .stem_v(60.0)
-            .font_file2(file);
-        let subset = subsetter::subset(self.letters.bytes(), 0, &self.glyphs.subset)
-            .map_err(|error| WriteError::Format(format!("expected a font that can be embedded: {error}")))?;
-        let packed = deflated(&subset)?;
-        pdf.stream(file, &packed).filter(Filter::FlateDecode).pair(Name(b"Length1"), subset.len() as i32);
-        let mut map = UnicodeCmap::new(Name(b"Adobe-Identity-UCS"), SYSTEM);
-        self.glyphs.used.iter().for_each(|(number, (_, c))| map.pair(*number, *c));
-        let packed = deflated(&map.finish())?;
-        pdf.cmap(unicode, &packed).filter(Filter::FlateDecode);
         Ok(pdf.finish())
     }
+}
+
+/// The numbers of a font's objects in the file: the font, its glyphs, their descriptor, its file, its characters.
+fn font_refs(number: usize) -> [Ref; 5] {
+    std::array::from_fn(|i| Ref::new((6 + 5 * number + i) as i32))
+}
+
+/// Writes a font with the glyphs in use.
+fn embed(pdf: &mut Pdf, number: usize, face: &Face, glyphs: &Glyphs) -> Result<(), WriteError> {
+    let [font, cid, descriptor, file, unicode] = font_refs(number);
+    let name = FONTS[number].1;
+    pdf.type0_font(font)
+        .base_font(name)
+        .encoding_predefined(Name(b"Identity-H"))
+        .descendant_font(cid)
+        .to_unicode(unicode);
+    let (ascent, descent) = face.extent();
+    let thousandths = |size: f64| (size * 1000.0) as f32;
+    let mut cids = pdf.cid_font(cid);
+    cids.subtype(CidFontType::Type2).base_font(name).system_info(SYSTEM).font_descriptor(descriptor);
+    cids.default_width(0.0).cid_to_gid_map_predefined(Name(b"Identity"));
+    let mut widths = cids.widths();
+    for (number, (glyph, _)) in &glyphs.used {
+        widths.same(*number, *number, thousandths(face.advance(*glyph)));
+    }
+    widths.finish();
+    cids.finish();
+    pdf.font_descriptor(descriptor)
+        .name(name)
+        .flags(FontFlags::NON_SYMBOLIC)
+        .bbox(Rect::new(-200.0, thousandths(descent), 1200.0, thousandths(ascent)))
+        .italic_angle(0.0)
+        .ascent(thousandths(ascent))
+        .descent(thousandths(descent))
+        .cap_height(716.0)
+        .stem_v(if number == 1 { 138.0 } else { 88.0 })
+        .font_file2(file);
+    let subset = subsetter::subset(face.bytes(), 0, &glyphs.subset)
+        .map_err(|error| WriteError::Format(format!("expected a font that can be embedded: {error}")))?;
+    let packed = deflated(&subset)?;
+    pdf.stream(file, &packed).filter(Filter::FlateDecode).pair(Name(b"Length1"), subset.len() as i32);
+    let mut map = UnicodeCmap::new(Name(b"Adobe-Identity-UCS"), SYSTEM);
+    glyphs.used.iter().for_each(|(number, (_, c))| map.pair(*number, *c));
+    let packed = deflated(&map.finish())?;
+    pdf.cmap(unicode, &packed).filter(Filter::FlateDecode);
+    Ok(())
 }
 
 /// Lets plotters draw on the page; drawing cannot fail.
@@ -340,7 +355,7 @@ impl DrawingBackend for Page {
     }
 
     fn draw_text<S: BackendTextStyle>(&mut self, text: &str, style: &S, (x, y): BackendCoord) -> Drawn {
-        let ((size, (left, base)), (r, g, b)) = (self.letters.placed(text, style), style.color().rgb);
+        let ((size, (left, base)), (r, g, b)) = (self.letters.regular.placed(text, style), style.color().rgb);
         // Directions of the text's own axes; y of the page goes down.
         let turned = |x: i32, y: i32| {
             let (x, y) = style.transform().transform(x, y);
@@ -348,7 +363,7 @@ impl DrawingBackend for Page {
         };
         let ((ax, ay), (bx, by), (dx, dy)) = (turned(1, 0), turned(0, -1), turned(left as i32, base as i32));
         self.brush([r, g, b]);
-        self.show(text, size, TextRenderingMode::Fill, [ax, ay, bx, by, x as f32 + dx, y as f32 + dy]);
+        self.show(text, size, false, [ax, ay, bx, by, x as f32 + dx, y as f32 + dy]);
         Ok(())
     }
 }

@@ -97,10 +97,11 @@ impl DrawingBackend for Bitmap<'_> {
     }
 
     fn draw_text<S: BackendTextStyle>(&mut self, text: &str, style: &S, (x, y): BackendCoord) -> Result<(), Failed> {
-        let (size, (left, base)) = self.letters.placed(text, style);
+        let face = &self.letters.regular;
+        let (size, (left, base)) = face.placed(text, style);
         let (turn, color) = (style.transform(), style.color());
         let backend = &mut self.backend;
-        self.letters.draw(text, size, left.round(), base.round(), |(i, j), share| {
+        face.draw(text, size, left.round(), base.round(), |(i, j), share| {
             let (i, j) = turn.transform(i, j);
             backend.draw_pixel((x + i, y + j), BackendColor { alpha: color.alpha * share, ..color })
         })
@@ -243,16 +244,12 @@ impl Sheet<'_, '_> {
         let Shape::Texts(Style { ink, size, anchor, bold }, texts) = shape else { return Ok(()) };
         let (size, rgb) = (size * self.scale, self.picture.color(*ink));
         for (x, y, text) in texts {
-            let width = self.bitmap.letters.width(text) * size;
-            let x = x * self.scale - width * anchor.share();
-            // The built-in font is light: bold texts are written several times, a pixel apart.
-            let shifts = if *bold { (size * 0.06).round().max(1.0) as u32 } else { 0 };
-            for shift in (0..=shifts).map(f64::from) {
-                let Bitmap { backend, letters } = &mut *self.bitmap;
-                letters.draw(text, size, (x + shift).round(), (y * self.scale).round(), |at, share| {
-                    backend.draw_pixel(at, color(rgb, share).to_backend_color())
-                })?;
-            }
+            let Bitmap { backend, letters } = &mut *self.bitmap;
+            let face = letters.face(*bold);
+            let x = x * self.scale - face.width(text) * size * anchor.share();
+            face.draw(text, size, x.round(), (y * self.scale).round(), |at, share| {
+                backend.draw_pixel(at, color(rgb, share).to_backend_color())
+            })?;
         }
         Ok(())
     }

@@ -162,7 +162,10 @@ fn heading(out: &mut String, entry: &crate::Entry, width: usize, look: &Pens, se
             let is_whole = with_iteration && panel.timeline.source == Source::Predicted;
             let iteration = entry.iteration().map(time).filter(|shown| is_whole && *shown != time(m.makespan));
             let whole = iteration.map_or_else(String::new, |iteration| format!("{iteration}, of which pipeline "));
-            format!("{which}{whole}{}, bubble {}", time(m.makespan), percent(m.bubble))
+            let mean = entry.over_steps.iter().find(|(name, _)| *name == "jitter_mean");
+            let mean = mean.filter(|_| panel.timeline.source == Source::Predicted);
+            let mean = mean.map(|(_, mean)| format!("; with jitter {} on average", time(*mean)));
+            format!("{which}{whole}{}, bubble {}{}", time(m.makespan), percent(m.bubble), mean.unwrap_or_default())
         };
         entry.panels().map(of).collect::<Vec<_>>().join(separator)
     };

@@ -365,12 +365,11 @@ fn tables_asked_for(report: &Report) -> String {
 
 /// Returns the answer in a few lines, and an empty one.
 fn first_lines(analytic: &Analytic, predictions: &[Predicted], tables: bool) -> String {
-    let steps = predictions.iter().filter_map(|one| Some((one.figures.schedule.as_str(), one.estimate.as_ref()?)));
     let next = match tables {
         true => "",
         false => "pipesim explain with the same options says what would shorten it; --tables prints all figures.",
     };
-    let lines = prediction::lines(analytic, &steps.collect::<Vec<_>>(), next);
+    let lines = prediction::lines(analytic, predictions, next);
     let lines: Vec<String> = lines.into_iter().filter(|line| !line.is_empty()).collect();
     if lines.is_empty() { String::new() } else { as_flags(wrap(&lines, 0)) + if tables { "\n" } else { "" } }
 }
