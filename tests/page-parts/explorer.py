@@ -293,6 +293,14 @@ def every_view_shows_something(bench):
     page.wait_for_function("() => (f => f && f.contentDocument && f.contentDocument.body && f.contentDocument.body.textContent.includes('8 of 8'))(document.querySelector('#page iframe:not(.coming)'))", timeout=30_000)
     page.click("#tabs [data-view=timeline]")
     wait_title(page, "4 devices")
+    page.click("#tabs [data-view=plan]")
+    page.select_option("#model", "gpt2-xl")
+    for field, value in {"gpus": "4", "batch": "16", "seq": "1024"}.items():
+        page.fill(f"#{field}", value)
+    page.wait_for_function("() => document.getElementById('text').textContent.startsWith('gpt2-xl on 4 h100-sxm: 16 sequences of 1,024')", timeout=90_000)
+    command = page.inner_text("#command").split()[1:]
+    holds(page.text_content("#text") == bench.native(command)[1], f"the plan of the program: {page.text_content('#text')}")
+    found["plan"] = page.inner_text("#took")
     return ", ".join(f"{view} {took}" for view, took in found.items())
 
 

@@ -80,6 +80,8 @@ fn a_resumed_run_has_the_losses_of_an_uninterrupted_one_under_any_schedule() {
     assert!(whole[11]["loss"].as_f64() < whole[0]["loss"].as_f64());
     assert_eq!(checkpoints(&at.join("whole")), ["step-000008", "step-000012"]);
     assert!(at.join("whole/report/index.html").is_file());
+    let page = fs::read_to_string(at.join("whole/loss.html")).unwrap();
+    assert!(page.contains("<h1>Step 12 of 12</h1><svg") && !page.contains("refresh"), "{page}");
     for (number, pipeline) in
         ["", "-p 4 -s 1f1b", "-p 1 -s gpipe", "-s interleaved-zb --chunks 2", "-n 2", "-p 4 -s gpipe -n 3"]
             .iter()

@@ -1,6 +1,6 @@
 // The form and the page's other controls.
 
-const INPUTS = ["p", "m", "v", "F", "I", "W", "comm", "keep", "per", "tp", "dp", "mbs", "seq", "sp", "job", "cap", "more", "ps", "ms", "model", "hardware", "delivery", "recompute"];
+const INPUTS = ["p", "m", "v", "F", "I", "W", "comm", "keep", "per", "tp", "dp", "mbs", "seq", "sp", "job", "cap", "more", "ps", "ms", "gpus", "batch", "model", "hardware", "delivery", "recompute"];
 
 // Asks anew, at most once per frame, after something changed.
 let asking = false;

@@ -33,6 +33,8 @@ const FIELDS = {
   mine: { value: "" },
   ps: { value: "4..16*2" },
   ms: { value: "8..64*2" },
+  gpus: { value: "32" },
+  batch: { value: "128" },
   line: { value: "explain --stages 8 --micro 16 -s zb-v --costs comm=0.1 --tables" },
 };
 // What the page begins with: the defaults, but for what the program was started with.

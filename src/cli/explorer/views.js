@@ -121,6 +121,17 @@ const views = {
     byId("text").textContent = result.out;
     say(result, args);
   },
+  // The whole space of layouts, so only model, hardware and sizes are taken from the form.
+  async plan() {
+    if (state.mode === "costs") { setMode("hardware"); refill(); return; }
+    const sizes = [["--model", "model"], ["--hardware", "hardware"], ["--gpus", "gpus"], ["--batch", "batch"], ["--seq", "seq"]].filter(([, name]) => state[name].trim() !== "");
+    const args = ["plan", ...ofJob(), ...sizes.flatMap(([option, name]) => [option, state[name].trim()])];
+    byId("text").textContent = "planning …";
+    const result = await runFor("text", args, files());
+    if (!result) return;
+    byId("text").textContent = result.out;
+    say(result, args);
+  },
   async gallery() {
     const shelf = byId("picture");
     shelf.replaceChildren();
@@ -198,12 +209,12 @@ function summary(json) {
 }
 
 // Which parts of the page each view uses.
-const PARTS = { timeline: ["page"], explain: ["text"], check: ["text"], map: ["ranges", "picture", "text"], gallery: ["picture"], tour: ["page"], files: ["picture", "text", "page"], command: ["console", "picture", "text"] };
+const PARTS = { timeline: ["page"], explain: ["text"], check: ["text"], map: ["ranges", "picture", "text"], plan: ["planned", "text"], gallery: ["picture"], tour: ["page"], files: ["picture", "text", "page"], command: ["console", "picture", "text"] };
 let shownView = "", shown = 0;
 function show() {
   const view = views[state.view] ? state.view : "timeline";
   if (view !== shownView) {
-    for (const part of ["page", "text", "ranges", "picture", "console"]) byId(part).hidden = !PARTS[view].includes(part);
+    for (const part of ["page", "text", "ranges", "planned", "picture", "console"]) byId(part).hidden = !PARTS[view].includes(part);
     byId("picture").replaceChildren();
     byId("text").textContent = "";
     for (const told of ["failure", "here", "warnings", "remarks", "said"]) byId(told).textContent = "";

@@ -296,12 +296,12 @@ impl Threshold {
             (_, Side::Measured) => "measured ",
             (_, Side::Predicted) => "predicted ",
         };
-        let rounded = |value: f64| (value * 1e4).round() / 1e4;
+        let rounded = |value: f64| if value.abs() < 1e-3 { value } else { (value * 1e4).round() / 1e4 };
         let shown = match (kind, self.unit) {
             (FigureKind::Fraction, Unit::Percent) => format!("{} %", rounded(100.0 * found)),
             (FigureKind::Points, _) => format!("{} points", rounded(found)),
-            (FigureKind::Time, _) if TimeUnit::named(time_unit).is_some() => format!("{found} {time_unit}"),
-            _ => found.to_string(),
+            (FigureKind::Time, _) if TimeUnit::named(time_unit).is_some() => format!("{} {time_unit}", rounded(found)),
+            _ => rounded(found).to_string(),
         };
         Ok(Some(format!("{} holds: {whose}{name} = {shown}", self.text)))
     }

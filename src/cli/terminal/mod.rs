@@ -50,8 +50,7 @@ pub fn print_while_read(text: &str) -> Result<bool, Failure> {
     if std::io::stdout().is_terminal() { write_stdout(&visible(text, usize::MAX)) } else { write_stdout(text) }
 }
 
-/// Prints a line to stderr, cut at 16 KiB and folded to a terminal's width, with control characters shown. A stderr that is closed or full is
-/// no failure.
+/// Prints a line to stderr, cut at 16 KiB and folded to its terminal, with control characters shown. A closed or full one is no failure.
 pub fn eprint(text: &str) {
     let mut stderr = std::io::stderr();
     let _ = writeln!(stderr, "{}", report::folded(&visible(text, LONGEST_MESSAGE), columns_of(&stderr)));

@@ -181,13 +181,12 @@ impl Train {
             Ok(()) => eprint(&format!("rank {} wrote a report of the last steps", ranks.rank())),
             Err(failure) => eprint(&format!("error: {failure}")),
         };
-        let (watcher, page) = (remarks.watcher(), LossPage::new(&folder));
-        let page = (ranks.rank() == 0).then_some(page);
-        page.iter().for_each(|page| remarks.remark(&format!("the losses so far: {}", page.path().display())));
+        let (watcher, page) = (remarks.watcher(), LossPage::new(&folder, ranks.rank() == 0));
+        remarks.remark(&format!("the losses so far: {}", page.path().display()));
+        let not_shown = |error| remarks.remark(&format!("note: the losses are not shown: {error:#}"));
         let watched = |event: LoopEvent<'_>| {
             watcher(event);
-            let shown = page.as_ref().map_or(Ok(()), |page| page.show(event));
-            shown.unwrap_or_else(|error| remarks.remark(&format!("note: the losses are not shown: {error:#}")));
+            page.show(event).unwrap_or_else(not_shown);
         };
         let ended = training_loop.run(graph, &watched, rescued)?;
         self.finish(ended, steps, &folder, ranks)

@@ -47,6 +47,7 @@ pub fn loss_curve(folder: &Path) -> Result<Option<Plots>> {
 #[derive(Debug)]
 pub struct LossPage<'a> {
     folder: &'a Path,
+    is_written: bool,
     /// Steps done, and how many there will be.
     steps: Cell<(u32, u32)>,
     /// When it is written next.
@@ -60,9 +61,9 @@ impl<'a> LossPage<'a> {
     /// Least time between two pages, in times that one takes.
     const SHARE: u32 = 50;
 
-    /// Returns the page of the run in `folder`.
-    pub fn new(folder: &'a Path) -> LossPage<'a> {
-        LossPage { folder, steps: Cell::new((0, 0)), next: Cell::new(Instant::now()) }
+    /// Returns the page of the run in `folder`; of several ranks, one writes it.
+    pub fn new(folder: &'a Path, is_written: bool) -> LossPage<'a> {
+        LossPage { folder, is_written, steps: Cell::new((0, 0)), next: Cell::new(Instant::now()) }
     }
 
     /// Returns where it is.
@@ -83,7 +84,7 @@ impl<'a> LossPage<'a> {
         }
         let began = Instant::now();
         let is_end = matches!(event, LoopEvent::End);
-        if !is_end && (!matches!(event, LoopEvent::Step(_)) || began < self.next.get()) {
+        if !self.is_written || !is_end && (!matches!(event, LoopEvent::Step(_)) || began < self.next.get()) {
             return Ok(());
         }
         let written = self.write(is_end);

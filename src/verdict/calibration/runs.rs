@@ -86,7 +86,7 @@ fn seconds(cell: &str) -> Result<Measured, Error> {
     Measured::parse(&text).map_err(|error| {
         let found = if cell.is_empty() { "nothing".to_string() } else { format!("'{cell}'") };
         usage(match error {
-            MeasuredError::Unknown(_) | MeasuredError::Apart(_) => format!(
+            MeasuredError::Unknown(_) | MeasuredError::Apart(_) | MeasuredError::NotPositive(_) => format!(
                 "column '{MEASURED}': expected seconds per iteration, or a speed with its unit, found {found}; write 10.4, 10400ms or \
                  1541 tokens/s/gpu"
             ),

@@ -27,9 +27,12 @@ pub enum MeasuredError {
     NoPeak(String),
     /// Values of which one is none of a step.
     #[error(
-        "expected values above 0 within a factor of 10 of each other, each with its unit, and no commas in numbers, found '{0}'; correct it"
+        "expected values within a factor of 10 of each other, each with its unit, and no commas in numbers, found '{0}'; correct it"
     )]
     Apart(String),
+    /// A value that no step has.
+    #[error("expected a time or a speed above 0, found '{0}'; correct it")]
+    NotPositive(String),
     /// A log without times.
     #[error("expected a log with times of steps, or with tokens per second, found neither; give a time, as in 9.6s")]
     NoTimes,
@@ -107,7 +110,10 @@ impl Measured {
         }
         let values: Vec<f64> = values.into_iter().map(|value| value * unit.1).collect();
         let (least, most) = values.iter().fold((f64::MAX, 0.0_f64), |(a, b), &value| (a.min(value), b.max(value)));
-        if least <= 0.0 || most > 10.0 * least {
+        if least <= 0.0 {
+            return Err(MeasuredError::NotPositive(text.to_string()));
+        }
+        if most > 10.0 * least {
             return Err(MeasuredError::Apart(text.to_string()));
         }
         Ok(Measured { text: text.to_string(), unit: unit.0, values })

@@ -251,13 +251,20 @@ impl Explain {
         });
         let untried: Vec<String> = balance.into_iter().chain(untried).collect();
         let text = || {
+            let is_one = asked.is_some() && explanations.len() == 1;
             let list = |e: &StepExplanation| {
                 let sentences = if self.tables { &e.sentences } else { e.shown(explanations) };
-                format!("{}{}\n", wrap(std::slice::from_ref(&e.schedule), 0), wrap(sentences, 2))
+                match sentences.split_first() {
+                    Some((first, rest)) if is_one => {
+                        wrap(&[&[format!("{}: {first}", e.schedule)], rest].concat(), 0) + "\n"
+                    }
+                    _ => format!("{}{}\n", wrap(std::slice::from_ref(&e.schedule), 0), wrap(sentences, 2)),
+                }
             };
             let opening = asked.iter().cloned().chain(StepExplanation::opening(explanations)).map(as_flags);
             let opening: Vec<String> = opening.collect();
-            let opening = if opening.is_empty() { String::new() } else { wrap(&opening, 0) + "\n" };
+            let gap = if is_one { "" } else { "\n" };
+            let opening = if opening.is_empty() { String::new() } else { wrap(&opening, 0) + gap };
             let sentences = opening + &explanations.iter().map(list).collect::<String>();
             let rest = if untried.is_empty() { String::new() } else { wrap(&untried, 0) + "\n" };
             // a proof has its row
@@ -273,9 +280,8 @@ impl Explain {
         let printed = self.print.show(&report, json, text, || StepExplanation::csv(explanations));
         let (p, m) = explanations.first().map_or((0, 0), |e| (e.devices, e.microbatches));
         let title = format!("Explained: {p} devices, {m} micro-batches");
-        let provenance = origin().collect();
         let subtitle = self.costs.costs.as_ref().map(|_| self.costs.given().described()).unwrap_or_default();
-        let mut report = Report { title, subtitle, entries, provenance, ..report };
+        let mut report = Report { title, subtitle, entries, provenance: origin().collect(), ..report };
         self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.look.causes = true;
         self.write.write(&report, &[], printed, self.remarks)
