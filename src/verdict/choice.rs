@@ -152,7 +152,9 @@ fn preferred(report: &PlanReport<'_>, best: &Plan) -> Option<String> {
         () if best.estimate.outside.len() < fastest.estimate.outside.len() => {
             "plan 1 is more like what was measured".to_string()
         }
-        () if is_safe(best) && !is_safe(fastest) => "plan 1 leaves the error of predicted memory free".to_string(),
+        () if is_safe(best) && !is_safe(fastest) => {
+            "plan 1 leaves more memory free, as predictions of memory err".to_string()
+        }
         () => match simpler() {
             Some(what) => format!("too little to tell; plan 1 is simpler: {what}"),
             None => "too little to tell them apart".to_string(),

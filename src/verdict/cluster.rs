@@ -203,7 +203,7 @@ impl Clusters {
         let [(before, slower), (after, faster)] = [worst[0], worst[1]];
         let (cause, _) = grown(slower, faster)?;
         Some(format!(
-            "{start}; from {} to {} it falls by {}, most of it for {cause}.",
+            "{start}; from {} to {} it falls by {}, most of it lost to {cause}.",
             before.gpus,
             after.gpus,
             percent(1.0 - kept(worst))

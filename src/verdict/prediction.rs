@@ -28,7 +28,7 @@ pub fn lines(analytic: &Analytic, predictions: &[Predicted], next: &str) -> Vec<
     lines
 }
 
-/// Returns the name of a prediction's schedule, with the layers that balancing moved: `1f1b with layers 9,9,8,6 (8,8,8,8 before: −9.6 %)`.
+/// Returns the name of a prediction's schedule, with the layers that balancing moved: `1f1b with layers 9,9,8,6, 9.6 % shorter than 8,8,8,8`.
 fn named(one: &Predicted) -> String {
     let name = &one.figures.schedule;
     let Some(found) = one.figures.balance.as_ref() else { return name.clone() };
@@ -36,7 +36,7 @@ fn named(one: &Predicted) -> String {
     let proof = if found.is_optimal { "no split is" } else { "none tried is" };
     match (layers == before, found.fits_before) {
         (true, _) => format!("{name} with layers {layers} ({proof} shorter)"),
-        (false, true) => format!("{name} with layers {layers} ({before} before: {})", changed(now / then - 1.0)),
+        (false, true) => format!("{name} with layers {layers}, {} shorter than {before}", percent(1.0 - now / then)),
         (false, false) => format!("{name} with layers {layers} ({before} does not fit)"),
     }
 }
@@ -119,7 +119,11 @@ fn misfit(&(name, step): &(&str, &StepEstimate)) -> String {
         None => String::new(),
     };
     let [total, limit] = [fullest.total, step.memory.capacity_bytes].map(gibibytes);
-    format!("{name} does not fit: {total} of {limit}, the largest part {} ({}){remedy}.", most.0, gibibytes(most.1))
+    format!(
+        "{name} does not fit: it needs {total} of {limit}, the largest part {} ({}){remedy}.",
+        most.0,
+        gibibytes(most.1)
+    )
 }
 
 /// Adds to the sentences about a step's pipeline how long the whole iteration takes, and by how much it does not fit.

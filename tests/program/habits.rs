@@ -146,7 +146,7 @@ fn the_systems_own_description_of_a_terminal_counts() {
 fn help_explains_words() {
     let (code, out, err) = pipesim("help bubble");
     assert_eq!((code, err.as_str()), (0, ""));
-    assert!(out.starts_with("bubble: 1 - sum of busy / (p makespan)"), "{out}");
+    assert!(out.starts_with("bubble: the idle share of all devices' time: 1 - busy time"), "{out}");
     let (_, out, _) = pipesim("help imbalance");
     assert_eq!(out.matches("imbalance").count(), 3, "both senses: {out}");
     let (code, out, _) = pipesim("help predict");

@@ -6,6 +6,8 @@ use pipesim_report::{changed, percent};
 
 /// Sentences that are kept of a schedule that is not the shortest: how long it takes, and that it does not fit or why it idles.
 const KEPT: usize = 2;
+/// Least part of the time by which a step is longer for which a cause is named.
+const LEAST_PART: f64 = 0.2;
 
 impl StepExplanation {
     /// Returns the time of a micro-batch: of the whole iteration in seconds if that is known, else of the makespan in the unit of the costs.
@@ -29,13 +31,40 @@ impl StepExplanation {
         all.iter().min_by(|one, other| one.each().total_cmp(&other.each()))
     }
 
+    /// Names what a step has more of than a shorter one of as many ops: ` (more dependence and drain)`; empty if that says little.
+    fn longer_by(&self, best: &StepExplanation) -> String {
+        if (self.devices, self.microbatches) != (best.devices, best.microbatches) {
+            return String::new();
+        }
+        let parts = |one: &StepExplanation| {
+            let (idle, devices) = (&one.idle.total, f64::from(one.devices.max(1)));
+            let causes = [
+                ("fill", idle.fill),
+                ("drain", idle.drain),
+                ("dependence", idle.dependence),
+                ("exposed communication", idle.communication),
+                ("imbalance", idle.imbalance),
+                ("waiting for memory", idle.memory),
+                ("waiting by its order", idle.order),
+                ("computation", devices * one.metrics.makespan - idle.idle),
+            ];
+            causes.map(|(name, time)| (name, time / devices))
+        };
+        let longer = self.metrics.makespan - best.metrics.makespan;
+        let more = parts(self).into_iter().zip(parts(best)).map(|((name, time), (_, least))| (name, time - least));
+        let mut more: Vec<(&str, f64)> = more.filter(|(_, time)| *time > LEAST_PART * longer.max(0.0)).collect();
+        more.sort_by(|one, other| other.1.total_cmp(&one.1));
+        let names: Vec<&str> = more.iter().take(2).filter(|(_, time)| *time > 0.0).map(|(name, _)| *name).collect();
+        if longer <= 0.0 || names.is_empty() { String::new() } else { format!(" (more {})", names.join(" and ")) }
+    }
+
     /// Returns what several explanations say together; nothing about one.
     pub fn opening(all: &[StepExplanation]) -> Vec<String> {
         let Some(best) = StepExplanation::shortest(all).filter(|_| all.len() > 1) else { return Vec::new() };
         let others: Vec<String> = all
             .iter()
             .filter(|one| one.schedule != best.schedule)
-            .map(|one| format!("{} {}", one.schedule, changed(one.each() / best.each() - 1.0)))
+            .map(|one| format!("{} {}{}", one.schedule, changed(one.each() / best.each() - 1.0), one.longer_by(best)))
             .collect();
         let others = if others.is_empty() { String::new() } else { format!("; {}", others.join(", ")) };
         let first = format!("{} is the shortest{others}.", best.schedule);
@@ -45,7 +74,7 @@ impl StepExplanation {
                 let what = change.what.to_string();
                 let what = if what.contains(['`', ' ']) { what } else { format!("`{what}`") };
                 format!(
-                    "Of its changes without more activations, {what} saves most, {} of the pipeline.",
+                    "Without more activations, {what} would shorten it most, by {} of the pipeline.",
                     percent(change.saves)
                 )
             },

@@ -4,7 +4,7 @@
 
 mod cells;
 
-use crate::number::{percent, quantity, trimmed};
+use crate::number::{changed, percent, quantity, trimmed};
 use crate::picture::layout::NO_REPEAT;
 use crate::picture::ruler::repeats;
 use crate::scene::axis::{Axis, Scale};
@@ -164,7 +164,9 @@ fn heading(out: &mut String, entry: &crate::Entry, width: usize, look: &Pens, se
             let whole = iteration.map_or_else(String::new, |iteration| format!("{iteration}, of which pipeline "));
             let mean = entry.over_steps.iter().find(|(name, _)| *name == "jitter_mean");
             let mean = mean.filter(|_| panel.timeline.source == Source::Predicted);
-            let mean = mean.map(|(_, mean)| format!("; with jitter {} on average", time(*mean)));
+            let mean = mean.map(|(_, mean)| {
+                format!("; with jitter {} on average ({})", time(*mean), changed(mean / m.makespan - 1.0))
+            });
             format!("{which}{whole}{}, bubble {}{}", time(m.makespan), percent(m.bubble), mean.unwrap_or_default())
         };
         entry.panels().map(of).collect::<Vec<_>>().join(separator)
