@@ -427,7 +427,7 @@ fn sentence(arguments: &str, part: &str) -> String {
 fn sentences_agree_with_proofs_ties_and_tables() {
     // three devices wait equally for the slow fourth
     let slow = "-p 4 -m 16 -s 1f1b --costs F=18.5ms,I=15ms,W=12ms --straggler 3=1.3";
-    assert!(sentence(slow, "Idle: ").contains("devices 0, 1 and 2 most of all, 354.9 each"));
+    assert!(sentence(slow, "Idle: ").contains("devices 0, 1 and 2 most of all, 354.9 ms each"));
     // V-Half is proven to be the best within its peaks: nothing can be saved, however far the bound
     let proven = sentence("-p 4 -m 8 -s v-half --exact 200000", "o order");
     assert!(proven.starts_with("No order of these ops is shorter if no device may hold more"), "{proven}");

@@ -47,14 +47,22 @@ fn a_pdf_has_the_size_of_the_picture_no_date_and_texts() {
             "{name}: {page:?}"
         );
         let streams = streams(&pdf);
-        let map = streams.iter().map(|s| String::from_utf8_lossy(s)).find(|s| s.contains("beginbfchar")).unwrap();
-        let texts =
-            svg.split('>').filter_map(|part| Some(part.split_once("</text")?.0)).filter(|text| !text.contains('&'));
-        let drawn: BTreeSet<char> = texts.flat_map(str::chars).collect();
-        for c in drawn.into_iter().filter(|c| c.is_ascii_alphanumeric()) {
-            assert!(map.contains(&format!("<{:04X}>", u32::from(c))), "{name}: no '{c}'");
+        // of the regular and of the bold font
+        let maps = streams.iter().map(|s| String::from_utf8_lossy(s)).filter(|s| s.contains("beginbfchar"));
+        let maps: Vec<_> = maps.collect();
+        let texts = svg.split("<text").skip(1).filter_map(|tag| tag.split_once("</text")?.0.split_once('>'));
+        let texts: Vec<(bool, &str)> = texts.map(|(tag, text)| (tag.contains("bold"), text)).collect();
+        let weights: BTreeSet<bool> = texts.iter().map(|(is_bold, _)| *is_bold).collect();
+        assert_eq!(maps.len(), weights.len(), "{name}: a font of each weight in use");
+        for (is_bold, map) in weights.iter().zip(&maps) {
+            let own = texts.iter().filter(|(weight, text)| weight == is_bold && !text.contains('&'));
+            let drawn: BTreeSet<char> = own.flat_map(|(_, text)| text.chars()).collect();
+            for c in drawn.into_iter().filter(|c| c.is_ascii_alphanumeric()) {
+                assert!(map.contains(&format!("<{:04X}>", u32::from(c))), "{name}: no '{c}', bold: {is_bold}");
+            }
         }
-        assert!(streams.len() == 3 && pdf.len() < 600_000, "{name}: {} streams, {} bytes", streams.len(), pdf.len());
+        assert_eq!(streams.len(), 1 + 2 * maps.len(), "{name}: a page, and the file and the characters of each font");
+        assert!(pdf.len() < 600_000, "{name}: {} bytes", pdf.len());
     }
 }
 

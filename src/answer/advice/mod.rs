@@ -120,6 +120,9 @@ pub struct Change {
     /// Why the framework of the stack cannot follow it, and what it takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// Whether it fits into memory; `None` without hardware.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fits: Option<bool>,
 }
 
 impl Change {
@@ -155,6 +158,7 @@ pub struct Advice {
 struct Tried {
     name: String,
     refused: Option<String>,
+    fits: Option<bool>,
     base: String,
     chunks: u32,
     copies: u32,
@@ -181,6 +185,13 @@ fn refusal(costs: &Costs, schedule: &Schedule, base: &str) -> Option<String> {
     Some(if first.remedy.is_empty() { error } else { format!("{error}; {}", first.remedy) })
 }
 
+/// Returns whether a model on hardware fits into memory under `schedule`; `None` without hardware, and where times of copies decide.
+fn fits(costs: &Costs, schedule: &Schedule) -> Option<bool> {
+    let analytic = costs.analytic().filter(|_| !schedule.has_copies())?;
+    let stages = analytic.stages(schedule.placement.stages()).ok()?;
+    Some(analytic.memory_of(&stages, schedule, None).ok()?.fits)
+}
+
 /// Returns the total time of all forwards, which is equal for schedules that train the same model.
 fn forward_ns(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let counts = graph.schedule().counts();
@@ -203,7 +214,12 @@ impl<'a> Advisor<'a> {
             for name in names {
                 let resolved = advisor.resolved(&plain, &name);
                 let refused = resolved.as_ref().and_then(|one| refusal(costs, one.graph.schedule(), &variant.base));
-                advisor.tried.extend(resolved.map(|one| Tried { refused, ..Tried::new(name, &variant.base, &one) }));
+                let fits = resolved.as_ref().and_then(|one| fits(costs, one.graph.schedule()));
+                advisor.tried.extend(resolved.map(|one| Tried {
+                    refused,
+                    fits,
+                    ..Tried::new(name, &variant.base, &one)
+                }));
             }
         }
         advisor
@@ -252,9 +268,11 @@ impl<'a> Advisor<'a> {
             saves: 0.0,
             order_held_fixed: false,
             refused: None,
+            fits: fits(self.costs, schedule),
         };
         let limit = resolved.setup.memory_cap.unwrap_or(peak);
-        let mut changes = self.others(&own, graph, costs);
+        let chosen = resolved.chosen.as_deref().unwrap_or(&schedule.name);
+        let mut changes = self.others(&own, chosen, graph, costs);
         if graph.len() as u64 <= self.left {
             changes.extend(self.more(name, &own));
             let base = Variant::parse(name).map(|variant| variant.base).unwrap_or_default();
@@ -273,17 +291,17 @@ impl<'a> Advisor<'a> {
     }
 
     /// Returns the other schedules that train the same model, the largest saving first.
-    fn others(&self, own: &Change, graph: &TaskGraph, costs: &CostTable) -> Vec<Change> {
+    fn others(&self, own: &Change, name: &str, graph: &TaskGraph, costs: &CostTable) -> Vec<Change> {
         let schedule = graph.schedule();
-        let base = Variant::parse(&schedule.name).map(|variant| variant.base).unwrap_or_default();
+        let base = Variant::parse(name).map(|variant| variant.base).unwrap_or_default();
         let (chunks, forward) = (schedule.placement.chunks(), forward_ns(graph, costs));
         let same_model = |tried: &&Tried| tried.forward_ns.abs_diff(forward) <= forward / 1000;
         let other = |tried: &&Tried| (&tried.base, tried.chunks) != (&base, chunks);
         let change = |tried: &Tried| {
             let what = What::Schedule(tried.name.clone());
             let (makespan, peak_activations, weight_copies) = (tried.makespan, tried.peak, tried.copies);
-            let refused = tried.refused.clone();
-            Change { what, makespan, peak_activations, weight_copies, refused, ..own.clone() }.of(own)
+            let (refused, fits) = (tried.refused.clone(), tried.fits);
+            Change { what, makespan, peak_activations, weight_copies, refused, fits, ..own.clone() }.of(own)
         };
         let mut found: Vec<Change> = self.tried.iter().filter(same_model).filter(other).map(change).collect();
         found.sort_by(|one, other| {
@@ -307,8 +325,9 @@ impl<'a> Advisor<'a> {
             let what = What::Micro(microbatches);
             let base = Variant::parse(name).map(|variant| variant.base).unwrap_or_default();
             let refused = refusal(self.costs, resolved.graph.schedule(), &base).filter(|_| own.refused.is_none());
-            changes
-                .push(Change { what, microbatches, makespan, peak_activations: peak, refused, ..own.clone() }.of(own));
+            let fits = fits(self.costs, resolved.graph.schedule());
+            let change = Change { what, microbatches, makespan, peak_activations: peak, refused, fits, ..own.clone() };
+            changes.push(change.of(own));
         }
         changes
     }
@@ -333,7 +352,8 @@ impl<'a> Advisor<'a> {
         // the layers of a command whose costs are given with them are those of these costs
         let are_own = matches!(self.costs, Costs::Given { costs, .. } if costs.layers_are_own());
         let what = if are_own { What::Balance } else { What::Layers(layers) };
-        Some(Change { what, makespan, peak_activations: peak, ..own.clone() }.of(own))
+        let fits = fits(&costs, resolved.graph.schedule());
+        Some(Change { what, makespan, peak_activations: peak, fits, ..own.clone() }.of(own))
     }
 }
 
@@ -343,6 +363,7 @@ impl Tried {
         Tried {
             name,
             refused: None,
+            fits: None,
             base: base.to_string(),
             chunks: schedule.placement.chunks(),
             copies: schedule.placement.directions(),

@@ -20,15 +20,20 @@ impl StepExplanation {
         let advice = self.advice.as_ref()?;
         let possible = |change: &&Change| {
             let is_done = !matches!(change.what.kind(), "links" | "stages" | "micro");
-            is_done && change.refused.is_none() && change.peak_activations <= advice.limit * (1.0 + LEAST)
+            let is_possible = is_done && change.refused.is_none() && change.fits != Some(false);
+            is_possible && change.peak_activations <= advice.limit * (1.0 + LEAST)
         };
         let best = advice.changes.iter().filter(possible).max_by(|one, other| one.saves.total_cmp(&other.saves));
         best.filter(|change| change.saves > LEAST)
     }
 
-    /// Returns the shortest of several steps per micro-batch.
+    /// Returns the shortest of several steps per micro-batch that fit into memory, or of all if none fits.
     fn shortest(all: &[StepExplanation]) -> Option<&StepExplanation> {
-        all.iter().min_by(|one, other| one.each().total_cmp(&other.each()))
+        let is_too_large = |one: &StepExplanation| one.fits == Some(false);
+        let order = |one: &&StepExplanation, other: &&StepExplanation| {
+            is_too_large(one).cmp(&is_too_large(other)).then(one.each().total_cmp(&other.each()))
+        };
+        all.iter().min_by(order)
     }
 
     /// Names what a step has more of than a shorter one of as many ops: ` (more dependence and drain)`; empty if that says little.
@@ -64,10 +69,17 @@ impl StepExplanation {
         let others: Vec<String> = all
             .iter()
             .filter(|one| one.schedule != best.schedule)
-            .map(|one| format!("{} {}{}", one.schedule, changed(one.each() / best.each() - 1.0), one.longer_by(best)))
+            .map(|one| {
+                let fits = if one.fits == Some(false) { ", does not fit" } else { "" };
+                format!("{} {}{fits}{}", one.schedule, changed(one.each() / best.each() - 1.0), one.longer_by(best))
+            })
             .collect();
         let others = if others.is_empty() { String::new() } else { format!("; {}", others.join(", ")) };
-        let first = format!("{} is the shortest{others}.", best.schedule);
+        if best.fits == Some(false) {
+            return vec![format!("None of them fits into memory; {} is the shortest{others}.", best.schedule)];
+        }
+        let that_fits = if all.iter().any(|one| one.fits == Some(false)) { " that fits" } else { "" };
+        let first = format!("{} is the shortest{that_fits}{others}.", best.schedule);
         let change = best.best_change().map_or_else(
             || format!("No change tried shortens {} without more activations.", best.schedule),
             |change| {

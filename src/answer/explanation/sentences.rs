@@ -193,20 +193,30 @@ impl StepExplanation {
             true => format!("`memory-cap` {}", number(advice.limit)),
             false => format!("its {}", activations(advice.limit)),
         };
-        let fitting = || advice.schedules().filter(|change| advice.fits(change));
+        let fitting = || advice.schedules().filter(|change| advice.fits(change) && change.fits != Some(false));
         let better: Vec<&Change> = fitting().filter(|change| change.saves > LEAST).collect();
+        let peak = self.metrics.peak_activations();
+        let above = if self.is_capped() && peak > advice.limit * (1.0 + LEAST) {
+            format!("It holds {}, more than {limit}. ", activations(peak))
+        } else {
+            String::new()
+        };
         if better.is_empty() {
             let mut ties: Vec<&Change> = fitting().filter(|change| change.saves.abs() <= LEAST).collect();
             ties.sort_by(|one, other| one.peak_activations.total_cmp(&other.peak_activations));
             let ties: Vec<String> = ties.into_iter().take(NAMED).map(|change| advice.named(change, false)).collect();
             let (names, verb) = joined(&ties);
             let ties = if ties.is_empty() { String::new() } else { format!("; {names} {verb} as long") };
-            let mut refused = advice.changes.iter().filter(|change| change.refused.is_some() && change.saves > LEAST);
-            let is_refused = refused.any(|change| matches!(change.what, What::Schedule(_)) && advice.fits(change));
-            let tried = if is_refused { "that the framework runs" } else { "tried" };
-            return format!("Within {limit}, no other schedule {tried} is shorter{ties}.");
+            let shorter = |change: &&Change| advice.fits(change) && change.saves > LEAST;
+            let mut hidden = advice.changes.iter().filter(shorter).filter(|change| change.what.kind() == "schedule");
+            let tried = match hidden.next() {
+                Some(change) if change.refused.is_some() => "that the framework runs",
+                Some(_) => "that fits into memory",
+                None => "tried",
+            };
+            return format!("{above}Within {limit}, no other schedule {tried} is shorter{ties}.");
         }
-        format!("Within {limit}, {}.", self.list(advice, better.into_iter(), false))
+        format!("{above}Within {limit}, {}.", self.list(advice, better.into_iter(), false))
     }
 
     /// Names other schedules that hold more.
@@ -215,12 +225,15 @@ impl StepExplanation {
         let best =
             advice.schedules().filter(|change| advice.fits(change)).map(|change| change.saves).fold(0.0, f64::max);
         let larger = advice.schedules().filter(|change| !advice.fits(change) && change.saves > best + LEAST);
-        let list = self.list(advice, larger.take(1), true);
+        let (too_large, larger): (Vec<&Change>, Vec<&Change>) = larger.partition(|change| change.fits == Some(false));
         let limit = activations(advice.limit);
-        let text = if list.is_empty() {
-            format!("Holding more than {limit} makes no tried schedule shorter.")
+        let text = if let Some(first) = larger.first() {
+            format!("More than {limit} would help: {}.", self.list(advice, std::iter::once(*first), true))
+        } else if let Some(first) = too_large.first() {
+            let (name, less) = (advice.named(first, true), share(first.saves));
+            format!("More than {limit} would help, but no such schedule fits into memory; {name} would save {less}.")
         } else {
-            format!("More than {limit} would help: {list}.")
+            format!("Holding more than {limit} makes no tried schedule shorter.")
         };
         text + &advice.out_of_reach()
     }
@@ -228,15 +241,20 @@ impl StepExplanation {
     /// Says what other changes and one percent of speed save.
     pub(super) fn others(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
-        let mut useless: Vec<String> = Vec::new();
+        let (mut useless, mut too_large): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
         let changes = self.advice.as_ref().map_or(&[][..], |advice| &advice.changes);
         let is_schedule = |change: &Change| matches!(change.what, What::Schedule(_));
         let rest = &changes[changes.partition_point(is_schedule)..];
         let rest: Vec<&Change> = rest.iter().filter(|change| change.refused.is_none()).collect();
         for changes in rest.chunk_by(|one, other| one.what.kind() == other.what.kind()) {
-            let Some(change) = changes.iter().find(|change| change.saves > LEAST) else {
-                let names: Vec<String> = changes.iter().map(|change| change.what.to_string()).collect();
-                useless.push(joined(&names).0);
+            let fits = |change: &&&Change| change.fits != Some(false);
+            let Some(change) = changes.iter().filter(fits).find(|change| change.saves > LEAST) else {
+                let (possible, large): (Vec<&Change>, Vec<&Change>) = changes.iter().partition(|change| fits(&change));
+                let names = |changes: Vec<&Change>| changes.iter().map(|change| change.what.to_string()).collect();
+                useless.extend(
+                    Some(names(possible)).filter(|names: &Vec<String>| !names.is_empty()).map(|names| joined(&names).0),
+                );
+                too_large.extend(names(large));
                 continue;
             };
             let (name, less) = (&change.what, share(change.saves));
@@ -254,6 +272,9 @@ impl StepExplanation {
         parts.extend(self.one_percent());
         if !useless.is_empty() {
             parts.push(format!("{} would not help", useless.join(" and ")));
+        }
+        if !too_large.is_empty() {
+            parts.push(format!("{} would not fit into memory", joined(&too_large).0));
         }
         let text = parts.join("; ");
         let mut letters = text.chars();
@@ -292,7 +313,9 @@ impl Advice {
         let best = self.schedules().map(|change| change.saves).fold(LEAST, f64::max);
         let schedules = self.changes.iter().filter(|change| matches!(change.what, What::Schedule(_)));
         let refused = schedules.filter_map(|change| Some((change, change.refused.as_ref()?)));
-        let most = refused.max_by(|one, other| one.0.saves.total_cmp(&other.0.saves));
+        let most = refused
+            .filter(|(change, _)| change.fits != Some(false))
+            .max_by(|one, other| one.0.saves.total_cmp(&other.0.saves));
         most.filter(|(change, _)| change.saves > best + LEAST).map_or_else(String::new, |(change, why)| {
             format!(
                 " Of schedules that the framework lacks, {} would save {}: {why}.",

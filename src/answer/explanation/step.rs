@@ -31,6 +31,9 @@ pub struct StepExplanation {
     /// The whole iteration of a model on hardware, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iteration_s: Option<f64>,
+    /// Whether a model on hardware fits into memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fits: Option<bool>,
     pub bounds: NamedBounds,
     /// Bounds for orders in which no device holds more than in this schedule.
     pub bounds_at_own_peaks: NamedBounds,
@@ -141,6 +144,7 @@ impl StepExplanation {
             costs_assumed: costs.assumed.clone(),
             metrics: predicted.metrics().clone(),
             iteration_s: None,
+            fits: None,
             bounds: NamedBounds::new(predicted.bounds, costs),
             bounds_at_own_peaks: NamedBounds::new(bounds_at_own_peaks(graph, costs), costs),
             idle: sim::explain(graph, costs, &times, cap).report(graph, costs),

@@ -2,9 +2,9 @@
 
 use super::answer::Plan;
 use super::flags::{PlanFlags, Target};
-use super::nearby::{Front, Variation, fronts, heat_map, on_gpus, sensitivities};
+use super::nearby::{Front, Variation, fronts, heat_map, sensitivities};
 use super::report::PlanReport;
-use super::search::Observer;
+use super::search::{Observer, Search};
 use pipesim_report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle, Table, escape, gibibytes, number};
 use std::collections::BTreeSet;
 
@@ -82,8 +82,10 @@ impl PlanReport<'_> {
 
     /// Returns how the fastest plan on as many GPUs as `best` changes with memory, links and network.
     fn sensitivity(&self, best: &Plan, on: &str, observer: &dyn Observer) -> Option<Plot> {
-        let all = sensitivities(&self.search.question.of_size(best), &Variation::SHOWN, observer);
-        let fastest = self.search.one(self.search.question.bytes(), &on_gpus(best.layout.gpus()))?;
+        let question = self.search.question.of_size(best);
+        let all = sensitivities(&question, &Variation::SHOWN, observer);
+        // searched as the others are: this report's own search has splits of layers that were found for its plans
+        let fastest = Search::new(&question).ok()?.one(question.bytes(), &|_, _| true)?;
         let speed = fastest.estimate.tokens_per_second_per_gpu;
         let series = ["memory", "link", "network"].map(|name| {
             let of = |change: Variation| Some(change.parts()).filter(|(what, _)| *what == name).map(|(_, times)| times);

@@ -102,8 +102,9 @@ fn length(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
     let found = number.trim().parse::<f64>().map(|number| number * pixels);
     let fitting = found.ok().filter(|length| range.contains(length));
     let (low, high) = (range.start(), range.end());
-    fitting
-        .ok_or_else(|| format!("expected a length from {low} to {high} px, as {low}, 3.3in, 84mm, 8pt, found '{text}'"))
+    fitting.ok_or_else(|| {
+        format!("expected a length from {low} to {high} px, in px, in, mm or pt, as {low}px, found '{text}'")
+    })
 }
 
 impl LookOptions {

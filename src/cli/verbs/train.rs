@@ -183,7 +183,7 @@ impl Train {
         };
         let (watcher, page) = (remarks.watcher(), LossPage::new(&folder, ranks.rank() == 0));
         remarks.remark(&format!("the losses so far: {}", page.path().display()));
-        let not_shown = |error| remarks.remark(&format!("note: the losses are not shown: {error:#}"));
+        let not_shown = |error| remarks.remark(&format!("note: the losses are in the log, not on a page: {error:#}"));
         let watched = |event: LoopEvent<'_>| {
             watcher(event);
             page.show(event).unwrap_or_else(not_shown);

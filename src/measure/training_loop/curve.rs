@@ -50,8 +50,8 @@ pub struct LossPage<'a> {
     is_written: bool,
     /// Steps done, and how many there will be.
     steps: Cell<(u32, u32)>,
-    /// When it is written next.
-    next: Cell<Instant>,
+    /// When it is written next; never after it could not be.
+    next: Cell<Option<Instant>>,
 }
 
 impl<'a> LossPage<'a> {
@@ -63,7 +63,7 @@ impl<'a> LossPage<'a> {
 
     /// Returns the page of the run in `folder`; of several ranks, one writes it.
     pub fn new(folder: &'a Path, is_written: bool) -> LossPage<'a> {
-        LossPage { folder, is_written, steps: Cell::new((0, 0)), next: Cell::new(Instant::now()) }
+        LossPage { folder, is_written, steps: Cell::new((0, 0)), next: Cell::new(Some(Instant::now())) }
     }
 
     /// Returns where it is.
@@ -84,11 +84,13 @@ impl<'a> LossPage<'a> {
         }
         let began = Instant::now();
         let is_end = matches!(event, LoopEvent::End);
-        if !self.is_written || !is_end && (!matches!(event, LoopEvent::Step(_)) || began < self.next.get()) {
+        let Some(next) = self.next.get().filter(|_| self.is_written) else { return Ok(()) };
+        if !is_end && (!matches!(event, LoopEvent::Step(_)) || began < next) {
             return Ok(());
         }
-        let written = self.write(is_end);
-        self.next.set(Instant::now() + Self::PAUSE.max(began.elapsed() * Self::SHARE));
+        let written = self.write(is_end).with_context(|| format!("writing {}", self.path().display()));
+        let pause = Self::PAUSE.max(began.elapsed() * Self::SHARE);
+        self.next.set(written.is_ok().then(|| Instant::now() + pause));
         written
     }
 

@@ -374,6 +374,7 @@ impl Glyphs {
     /// Returns the number of a glyph in the subset.
     fn number(&mut self, glyph: u16, c: char) -> u16 {
         let number = self.subset.remap(glyph);
+        let c = if glyph == 0 { char::REPLACEMENT_CHARACTER } else { c }; // one box stands for all that the font lacks
         self.used.entry(number).or_insert((glyph, c));
         number
     }

@@ -151,7 +151,7 @@ fn shortened(text: &str, width: usize, look: &Pens) -> String {
 }
 
 fn heading(out: &mut String, entry: &crate::Entry, width: usize, look: &Pens, separator: &str) {
-    let facts = |with_iteration: bool| {
+    let facts = |is_long: bool| {
         let of = |panel: &Panel| {
             let m = &panel.metrics;
             let which = match (&entry.predicted, &entry.measured) {
@@ -159,11 +159,15 @@ fn heading(out: &mut String, entry: &crate::Entry, width: usize, look: &Pens, se
                 _ => String::new(),
             };
             let time = |time: f64| quantity(time, &panel.timeline.time_unit);
-            let is_whole = with_iteration && panel.timeline.source == Source::Predicted;
-            let iteration = entry.iteration().map(time).filter(|shown| is_whole && *shown != time(m.makespan));
-            let whole = iteration.map_or_else(String::new, |iteration| format!("{iteration}, of which pipeline "));
+            let is_predicted = panel.timeline.source == Source::Predicted;
+            let iteration = entry.iteration().map(time).filter(|shown| is_predicted && *shown != time(m.makespan));
+            let whole = match iteration {
+                Some(iteration) if is_long => format!("{iteration}, of which pipeline "),
+                Some(iteration) => return format!("{which}{iteration}, bubble {}", percent(m.bubble)),
+                None => String::new(),
+            };
             let mean = entry.over_steps.iter().find(|(name, _)| *name == "jitter_mean");
-            let mean = mean.filter(|_| panel.timeline.source == Source::Predicted);
+            let mean = mean.filter(|_| is_predicted && is_long);
             let mean = mean.map(|(_, mean)| {
                 format!("; with jitter {} on average ({})", time(*mean), changed(mean / m.makespan - 1.0))
             });

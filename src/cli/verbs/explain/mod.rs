@@ -190,7 +190,7 @@ impl Explain {
             if let Some(analytic) = costs.analytic() {
                 let step = resolved.estimated(analytic, &predicted)?;
                 prediction::complete(&mut explained.sentences, &explained.schedule, &step);
-                explained.iteration_s = Some(step.iteration_s);
+                (explained.iteration_s, explained.fits) = (Some(step.iteration_s), Some(step.memory.fits));
             }
             spell(&mut explained);
             let figures = &predicted.prediction;
