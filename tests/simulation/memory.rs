@@ -383,7 +383,7 @@ fn the_smallest_change_makes_it_fit() {
     );
     let remedy = found.remedy.unwrap();
     assert_eq!((remedy.change.as_slice(), remedy.gpus), (&[("zero", "2".to_string())][..], 8));
-    let of_megatron = Platform { stack: stack("megatron-core").unwrap(), ..analytic.machine.clone() };
+    let of_megatron = Platform { stack: stack("megatron-core").unwrap(), ..Platform::clone(&analytic.machine) };
     let of_megatron = misfit(&Analytic::new(analytic.model, of_megatron, layout.clone()).unwrap()).unwrap();
     let changes = of_megatron.remedy.unwrap().change;
     assert!(changes.iter().all(|(setting, value)| *setting != "zero" || value == "1"), "it has no more: {changes:?}");

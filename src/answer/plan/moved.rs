@@ -10,8 +10,7 @@ use super::space::{Candidate, Key, RefinedSplit, key};
 use super::stacks::FEWEST;
 use crate::resolve::results;
 use pipesim_cost::analytic::{Analytic, default_layers};
-use pipesim_models::layout::StepOptions;
-use pipesim_models::memory::Memory;
+use pipesim_models::layout::{ParallelConfig, StepOptions};
 use pipesim_models::model_spec::Stage;
 use pipesim_sim::sweep;
 use std::borrow::Cow;
@@ -77,9 +76,9 @@ impl Search<'_> {
             layout.layers = Some(found.layers);
             layout.recompute = found.recompute;
             layout = layout.with_options(found.options);
-            return Analytic::new(question.model, question.machine.clone(), layout).ok();
+            return self.priced(candidate.group, layout);
         }
-        let mut costs = Analytic::new(question.model, question.machine.clone(), layout).ok()?;
+        let mut costs = self.priced(candidate.group, layout)?;
         let layers = self.fitting(candidate, &mut costs)?;
         if shape.has_default && layers == default_layers(&question.model, layers.len()) {
             return None;
@@ -90,25 +89,23 @@ impl Search<'_> {
 
     /// Returns the layers per stage whose busiest device is the lightest of those with which every device fits, or of all if none fits.
     fn fitting(&self, candidate: &Candidate, costs: &mut Analytic) -> Option<Vec<usize>> {
-        let shape = self.space.shape(candidate);
-        let times = costs.split_times(shape.splits);
+        let (shape, bytes) = (self.space.shape(candidate), self.question.bytes());
+        let times = self.groups.times(candidate.group, costs, shape.splits)?;
+        let lightest = self.groups.lightest([candidate.group, candidate.shape], times, &shape.placement)?;
         let mut most = vec![usize::MAX; shape.pp as usize];
-        let lightest = times.lightest(&shape.placement, &most)?;
         if shape.is_open || costs.layout.recompute == FEWEST {
             return Some(lightest);
         }
         let mut layers = lightest.clone();
         for _ in 0..2 * shape.pp {
             costs.layout.layers = Some(layers.clone());
-            let memory = self.memory(candidate, costs)?;
-            let each = memory.per_device.iter().map(|device| device.total);
-            if memory.fits
-                || each.clone().map(u128::from).sum::<u128>() > u128::from(shape.pp) * u128::from(memory.capacity_bytes)
-            {
+            let each = self.memory(candidate, costs)?;
+            let sum: u128 = each.iter().copied().map(u128::from).sum();
+            if each.iter().all(|used| *used <= bytes) || sum > u128::from(shape.pp) * u128::from(bytes) {
                 break;
             }
-            for (device, bytes) in (0..shape.pp).zip(each) {
-                if bytes > memory.capacity_bytes {
+            for (device, used) in (0..shape.pp).zip(each) {
+                if used > bytes {
                     let held: usize = shape.placement.stages_of(device).map(|stage| layers[stage as usize]).sum();
                     most[device as usize] = held.checked_sub(1)?;
                 }
@@ -118,16 +115,21 @@ impl Search<'_> {
         }
         let fits = |layers: &Vec<usize>, costs: &mut Analytic| {
             costs.layout.layers = Some(layers.clone());
-            self.memory(candidate, costs).is_some_and(|memory| memory.fits)
+            self.memory(candidate, costs).is_some_and(|each| each.into_iter().all(|used| used <= bytes))
         };
         Some(if layers == lightest || !fits(&layers, costs) { lightest } else { layers })
     }
 
-    /// Returns the memory of a layout with these costs, within what the question allows.
-    fn memory(&self, candidate: &Candidate, costs: &Analytic) -> Option<Memory> {
+    /// Returns the bytes of each device of a layout with these costs.
+    fn memory(&self, candidate: &Candidate, costs: &Analytic) -> Option<Vec<u64>> {
         let ordered = self.order(candidate, costs).ok()?;
         let stages = self.stages(self.space.shape(candidate), costs)?;
-        Some(costs.memory_model().totals(self.question.bytes(), &stages, &ordered.moments))
+        Some(costs.memory_model().totals(&stages, &ordered.moments).collect())
+    }
+
+    /// Returns the costs of a layout of a group.
+    pub(super) fn priced(&self, group: u32, layout: ParallelConfig) -> Option<Analytic> {
+        self.groups.of(self.question, group, layout)
     }
 
     /// Returns the costs with the fewest recomputed layers, if the layout asks for that.
@@ -222,8 +224,7 @@ impl Search<'_> {
     /// Returns a split of a layout's layers that no single layer makes faster; `None` if it is the known one.
     fn climb(&self, candidate: &Candidate) -> Option<RefinedSplit> {
         let shape = self.space.shape(candidate);
-        let layout = self.space.layout(self.question, candidate);
-        let default = || Analytic::new(self.question.model, self.question.machine.clone(), layout).ok();
+        let default = || self.priced(candidate.group, self.space.layout(self.question, candidate));
         let costs = self.costs(candidate).or_else(|| default().and_then(|costs| self.with_fewest(candidate, costs)))?;
         if shape.is_open {
             return None;
@@ -319,7 +320,7 @@ impl Climb<'_> {
         }
         let other = StepOptions { delay_wgrad: !own.delay_wgrad, ..own };
         let layout = self.costs.layout.clone().with_options(other);
-        let Ok(costs) = Analytic::new(question.model, question.machine.clone(), layout) else { return own };
+        let Ok(costs) = self.costs.under(layout) else { return own };
         let (usual, before) = (std::mem::replace(&mut self.costs, costs), self.best);
         self.steps = steps(self.ordered.graph.len());
         self.offer(layers);
@@ -342,10 +343,10 @@ impl Climb<'_> {
             Some((stages, step.iteration()))
         };
         let Some((stages, time)) = time().filter(|(_, time)| *time < self.best * (1.0 - 1e-9)) else { return false };
-        let memory = costs.memory_model().totals(search.question.bytes(), &stages, &self.ordered.moments);
-        let is_better = memory.fits && !search.is_refused(shape, costs);
+        let used = costs.memory_model().totals(&stages, &self.ordered.moments).max().unwrap_or(0);
+        let is_better = used <= search.question.bytes() && !search.is_refused(shape, costs);
         if is_better {
-            (self.best, self.bytes) = (time, memory.fullest().total);
+            (self.best, self.bytes) = (time, used);
         }
         is_better
     }

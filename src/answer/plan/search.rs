@@ -1,5 +1,6 @@
 //! The search: layouts are predicted in the order of their bounds until no other can be among the best.
 
+use super::group_costs::GroupCosts;
 use super::journal::LayoutOutcome;
 use super::orders::{NoOrder, Ordered, Orders};
 use super::question::Question;
@@ -13,6 +14,7 @@ use pipesim_cost::analytic::Analytic;
 use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind};
 use pipesim_models::layout::{ParallelConfig, Recompute};
 use pipesim_models::memory::MemoryModel;
+use pipesim_models::model_spec::{ModelSpec, SplitItems};
 use pipesim_sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -93,6 +95,9 @@ pub struct Search<'a> {
     pub question: &'a Question,
     pub space: Space,
     framework: Option<&'static Framework>,
+    pub(super) spec: ModelSpec,
+    items: SplitItems,
+    pub(super) groups: GroupCosts,
     orders: Orders,
     known: Mutex<BTreeMap<u32, LayoutOutcome>>,
     /// Splits that simulation improved, and the layouts for which it tried.
@@ -116,10 +121,25 @@ impl<'a> Search<'a> {
         if let Some(framework) = framework {
             refuse_all(question, framework)?;
         }
-        let space = Space::new(question)?;
+        let (space, spec) = (Space::new(question)?, question.model.spec());
+        let (groups, items) = (GroupCosts::new(question, space.groups.len()), spec.items().unwrap_or_default());
         let (orders, known, refined, climbed, least) = Default::default();
         let (bounds, unlike) = Default::default();
-        Ok(Search { question, space, framework, orders, known, refined, climbed, least, bounds, unlike })
+        Ok(Search {
+            question,
+            space,
+            framework,
+            spec,
+            items,
+            groups,
+            orders,
+            known,
+            refined,
+            climbed,
+            least,
+            bounds,
+            unlike,
+        })
     }
 
     /// Returns the framework that the stack runs, if its rules are known.
@@ -137,8 +157,7 @@ impl<'a> Search<'a> {
         if self.space.shape(candidate).moves {
             return self.moved(candidate);
         }
-        let layout = self.space.layout(self.question, candidate);
-        let costs = Analytic::new(self.question.model, self.question.machine.clone(), layout).ok()?;
+        let costs = self.priced(candidate.group, self.space.layout(self.question, candidate))?;
         self.with_fewest(candidate, costs)
     }
 
@@ -150,22 +169,23 @@ impl<'a> Search<'a> {
     /// Returns a lower bound of the memory of a layout.
     pub(super) fn least(&self, candidate: &Candidate) -> u64 {
         let shape = self.space.shape(candidate);
-        let model = || {
+        let of = |of: &dyn Fn(MemoryModel<'_>) -> u64| {
             let mut layout = self.space.layout(self.question, candidate);
             if layout.recompute == FEWEST {
                 layout.recompute = Recompute::Full;
             }
-            MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
+            let Question { model, machine, .. } = self.question;
+            of(MemoryModel::of_spec(model, &self.spec, &layout, &machine.stack))
         };
         if !shape.bounds_splits {
-            return model().least(&shape.placement, &shape.stages);
+            return of(&|model| model.least(&shape.placement, &shape.stages));
         }
         let (group, _, dp, zero, shard) = key(candidate);
         let alike = ((group, shape.pp, dp, zero, shard), [shape.placement.stages(), shape.placement.directions()]);
         let least = || self.least.lock().unwrap_or_else(PoisonError::into_inner);
         let known = least().get(&alike).copied();
         known.unwrap_or_else(|| {
-            let found = model().least_of_splits(&shape.placement);
+            let found = of(&|model| model.least_of_splits(&self.items, &shape.placement));
             least().insert(alike, found);
             found
         })
@@ -192,9 +212,8 @@ impl<'a> Search<'a> {
             }
         }
         let (ordered, stages) = (self.order(candidate, &costs)?, self.stages(shape, &costs).ok_or(NoOrder::Missing)?);
-        let memory = costs.memory_model().totals(bytes, &stages, &ordered.moments);
-        let used = memory.fullest().total;
-        if !memory.fits {
+        let used = costs.memory_model().totals(&stages, &ordered.moments).max().unwrap_or(0);
+        if used > bytes {
             return Ok(LayoutOutcome::TooLarge(used));
         }
         // rules take longer than memory
@@ -256,8 +275,7 @@ impl<'a> Search<'a> {
         let costs = self.costs(candidate)?;
         let ordered = self.order(candidate, &costs).ok()?;
         let stages = self.stages(self.space.shape(candidate), &costs)?;
-        let memory = costs.memory_model().totals(0, &stages, &ordered.moments);
-        Some(memory.fullest().total)
+        costs.memory_model().totals(&stages, &ordered.moments).max()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, LayoutOutcome>> {

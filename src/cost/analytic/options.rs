@@ -3,6 +3,7 @@
 use super::{Analytic, CostError, Platform};
 use pipesim_models::layout::{ParallelConfig, StepOptions};
 use pipesim_models::model_spec::transformer::Config;
+use std::sync::Arc;
 
 /// Share of a layer's time below which an option is not worth its use.
 const WORTH: f64 = 0.0005;
@@ -15,7 +16,7 @@ impl Analytic {
     /// As [`Analytic::new`].
     pub fn with_best(
         model: Config,
-        machine: Platform,
+        machine: impl Into<Arc<Platform>>,
         layout: ParallelConfig,
         options: &[StepOptions],
     ) -> Result<Analytic, CostError> {
@@ -31,7 +32,7 @@ impl Analytic {
             let layout = first.layout.clone().with_options(*other);
             match first.others.is_empty() {
                 true => Ok(Analytic { layout, ..first.clone() }.with_passes(0)),
-                false => Analytic::new(model, first.machine.clone(), layout),
+                false => first.under(layout),
             }
         });
         let all = [Ok(first.clone())].into_iter().chain(others).collect::<Result<Vec<_>, CostError>>()?;
@@ -41,7 +42,7 @@ impl Analytic {
 
     /// Returns the seconds of one micro-batch in all layers.
     fn of_micro_batch(&self) -> f64 {
-        let parts = self.spec.parts.iter().zip(&self.passes);
+        let parts = self.spec.parts.iter().zip(&*self.passes);
         parts.map(|(part, passes)| part.count as f64 * (passes.forward.total() + passes.backward.total())).sum()
     }
 }
