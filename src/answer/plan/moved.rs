@@ -68,7 +68,8 @@ impl Search<'_> {
     }
 
     /// Returns the costs of a layout with the layers per stage that suit them; `None` if these are the default ones, or if there is no order.
-    pub(super) fn moved(&self, candidate: &Candidate) -> Option<Analytic> {
+    /// The bytes of the fullest device, too, if they are known then.
+    pub(super) fn moved(&self, candidate: &Candidate) -> Option<(Analytic, Option<u64>)> {
         let (question, shape) = (self.question, self.space.shape(candidate));
         let mut layout = self.space.layout(question, candidate);
         let refined = self.refined().get(&key(candidate)).cloned();
@@ -76,33 +77,39 @@ impl Search<'_> {
             layout.layers = Some(found.layers);
             layout.recompute = found.recompute;
             layout = layout.with_options(found.options);
-            return self.priced(candidate.group, layout);
+            return Some((self.priced(candidate.group, layout)?, None));
         }
         let mut costs = self.priced(candidate.group, layout)?;
-        let layers = self.fitting(candidate, &mut costs)?;
+        let (layers, used) = self.fitting(candidate, &mut costs)?;
         if shape.has_default && layers == default_layers(&question.model, layers.len()) {
             return None;
         }
         costs.layout.layers = Some(layers);
-        self.with_fewest(candidate, costs)
+        Some((self.with_fewest(candidate, costs)?, used))
     }
 
-    /// Returns the layers per stage whose busiest device is the lightest of those with which every device fits, or of all if none fits.
-    fn fitting(&self, candidate: &Candidate, costs: &mut Analytic) -> Option<Vec<usize>> {
+    /// Returns the layers per stage whose busiest device is the lightest of those with which every device fits, or of all if none fits; and the
+    /// bytes of the fullest device, if they are known then.
+    fn fitting(&self, candidate: &Candidate, costs: &mut Analytic) -> Option<(Vec<usize>, Option<u64>)> {
         let (shape, bytes) = (self.space.shape(candidate), self.question.bytes());
         let times = self.groups.times(candidate.group, costs, shape.splits)?;
         let lightest = self.groups.lightest([candidate.group, candidate.shape], times, &shape.placement)?;
         let mut most = vec![usize::MAX; shape.pp as usize];
         if shape.is_open || costs.layout.recompute == FEWEST {
-            return Some(lightest);
+            return Some((lightest, None));
         }
-        let mut layers = lightest.clone();
-        for _ in 0..2 * shape.pp {
+        let (mut layers, mut first) = (lightest.clone(), None);
+        for round in 0..=2 * shape.pp {
             costs.layout.layers = Some(layers.clone());
             let each = self.memory(candidate, costs)?;
+            let used = each.iter().copied().max().unwrap_or(0);
+            let first = *first.get_or_insert(used);
+            if used <= bytes {
+                return Some((layers, Some(used)));
+            }
             let sum: u128 = each.iter().copied().map(u128::from).sum();
-            if each.iter().all(|used| *used <= bytes) || sum > u128::from(shape.pp) * u128::from(bytes) {
-                break;
+            if sum > u128::from(shape.pp) * u128::from(bytes) || round == 2 * shape.pp {
+                return Some((lightest, Some(first)));
             }
             for (device, used) in (0..shape.pp).zip(each) {
                 if used > bytes {
@@ -110,14 +117,10 @@ impl Search<'_> {
                     most[device as usize] = held.checked_sub(1)?;
                 }
             }
-            let Some(next) = times.lightest(&shape.placement, &most) else { return Some(lightest) };
+            let Some(next) = times.lightest(&shape.placement, &most) else { return Some((lightest, Some(first))) };
             layers = next;
         }
-        let fits = |layers: &Vec<usize>, costs: &mut Analytic| {
-            costs.layout.layers = Some(layers.clone());
-            self.memory(candidate, costs).is_some_and(|each| each.into_iter().all(|used| used <= bytes))
-        };
-        Some(if layers == lightest || !fits(&layers, costs) { lightest } else { layers })
+        Some((lightest, first))
     }
 
     /// Returns the bytes of each device of a layout with these costs.
@@ -337,7 +340,7 @@ impl Climb<'_> {
         let costs = &self.costs;
         let time = || {
             let stages = costs.stages(shape.placement.stages()).ok()?;
-            let table = costs.table(&shape.placement, &stages).ok()?;
+            let table = costs.bare_table(&shape.placement, &stages, shape.overlaps).ok()?;
             let devices = sweep(&self.ordered.graph, &table);
             let step = costs.step(&shape.placement, &stages, &devices, shape.splits).ok()?;
             Some((stages, step.iteration()))

@@ -154,11 +154,16 @@ impl<'a> Search<'a> {
 
     /// Returns the costs of a candidate.
     pub fn costs(&self, candidate: &Candidate) -> Option<Analytic> {
+        Some(self.costs_and_bytes(candidate)?.0)
+    }
+
+    /// Returns the costs of a candidate, and the bytes of its fullest device if these are known then.
+    fn costs_and_bytes(&self, candidate: &Candidate) -> Option<(Analytic, Option<u64>)> {
         if self.space.shape(candidate).moves {
             return self.moved(candidate);
         }
         let costs = self.priced(candidate.group, self.space.layout(self.question, candidate))?;
-        self.with_fewest(candidate, costs)
+        Some((self.with_fewest(candidate, costs)?, None))
     }
 
     /// Returns the order of a candidate.
@@ -202,7 +207,7 @@ impl<'a> Search<'a> {
         if bounds().get(&key(candidate)).is_some_and(|bound| *bound > most) {
             return Err(NoOrder::Slower);
         }
-        let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
+        let (costs, used) = self.costs_and_bytes(candidate).ok_or(NoOrder::Missing)?;
         if shape.bounds_splits && !shape.moves {
             let bound = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
             let bound = bound * self.question.price(self.space.group(candidate).gpus);
@@ -212,7 +217,8 @@ impl<'a> Search<'a> {
             }
         }
         let (ordered, stages) = (self.order(candidate, &costs)?, self.stages(shape, &costs).ok_or(NoOrder::Missing)?);
-        let used = costs.memory_model().totals(&stages, &ordered.moments).max().unwrap_or(0);
+        let totals = || costs.memory_model().totals(&stages, &ordered.moments).max().unwrap_or(0);
+        let used = used.unwrap_or_else(totals);
         if used > bytes {
             return Ok(LayoutOutcome::TooLarge(used));
         }
@@ -221,7 +227,7 @@ impl<'a> Search<'a> {
             return Ok(LayoutOutcome::Refused);
         }
         let step = || {
-            let table = costs.table(&shape.placement, &stages).ok()?;
+            let table = costs.bare_table(&shape.placement, &stages, shape.overlaps).ok()?;
             let devices = sweep(&ordered.graph, &table);
             costs.step(&shape.placement, &stages, &devices, shape.splits).ok()
         };

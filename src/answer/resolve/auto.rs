@@ -24,7 +24,7 @@ use std::sync::{Mutex, PoisonError};
 const MOST_CHUNKS: [u32; 2] = [8, 4];
 
 /// Number of the best schedules whose layers are balanced to find the best of these.
-pub(super) const MOST_BALANCED: usize = 8;
+pub(super) const MOST_BALANCED: usize = 12;
 
 /// Number of variants of one schedule among them.
 const MOST_ALIKE: usize = 2;

@@ -4,7 +4,6 @@ use super::machine::refused;
 use super::order::OrderedGraph;
 use super::{Costs, Error, Selection, usage};
 use pipesim_cost::analytic::Analytic;
-use pipesim_models::model_spec::Stage;
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::open::Order;
 use pipesim_sim as sim;
@@ -36,11 +35,12 @@ struct Simulated {
 
 /// Simulates a split on the selection's machine.
 fn simulated(selection: &Selection, graph: &TaskGraph, costs: &Costs, layers: &[usize]) -> Result<Simulated, Error> {
-    let (schedule, stages) = (graph.schedule(), Stage::of_layers(layers));
+    let (schedule, stages) = (graph.schedule(), costs.first_layers(layers));
     let table = costs.of_stages(&schedule.placement, &stages, schedule.slices())?;
     let (table, machine) = selection.machine.equip(table, schedule.devices())?;
-    // In the sweep a longer op never shortens a pipeline; with queued messages it may.
-    let bound = |least: u64| if selection.machine.is_plain() { least } else { 0 };
+    // In the sweep a longer op never shortens a pipeline; with queued messages it may, and a layer more may change the kinds of others.
+    let is_even = costs.analytic().is_none_or(|analytic| analytic.spec.outline().is_even());
+    let bound = |least: u64| if selection.machine.is_plain() && is_even { least } else { 0 };
     let Some(analytic) = costs.analytic() else {
         let steady = sim::steady_makespan(graph, &table, machine.as_ref());
         let time = steady.map_err(|error| refused(error, schedule))?;
@@ -185,7 +185,7 @@ fn following(
 
 /// Returns whether these layers per stage fit into memory.
 fn fits(costs: &Costs, graph: &TaskGraph, layers: &[usize]) -> bool {
-    let memory = |analytic: &Analytic| analytic.memory_of(&Stage::of_layers(layers), graph.schedule(), None);
+    let memory = |analytic: &Analytic| analytic.memory_of(&costs.first_layers(layers), graph.schedule(), None);
     costs.analytic().is_none_or(|analytic| memory(analytic).is_ok_and(|memory| memory.fits))
 }
 

@@ -106,11 +106,13 @@ impl Analytic {
     /// # Errors
     /// As [`Analytic::new`].
     pub fn under(&self, layout: ParallelConfig) -> Result<Analytic, CostError> {
-        if !self.others.is_empty() || !self.layout.has_parts_of(&layout) {
+        if !self.others.is_empty() {
             return Analytic::new(self.model, self.machine.clone(), layout);
         }
         check(&self.model, &self.machine, &layout)?;
-        Ok(Analytic { layout, others: BTreeMap::new(), ..self.clone() })
+        let is_shared = self.layout.has_parts_of(&layout);
+        let other = Analytic { layout, ..self.clone() };
+        Ok(if is_shared { other } else { other.with_passes(0) })
     }
 
     /// Returns it with the passes of every part for a slice. In each sequence, `before` tokens precede the layout's tokens.
@@ -283,32 +285,53 @@ impl Analytic {
     /// An overflow of the clock.
     pub fn table(&self, placement: &Placement, stages: &[Stage]) -> Result<CostTable, CostError> {
         let passes = self.passes_on(placement, stages);
-        let of = |op: Op| {
-            let passes = passes(op);
-            match op.kind() {
-                Kind::F => passes.forward.total(),
-                Kind::I => passes.input.total(),
-                Kind::W => passes.split_weights().total(),
-                _ => passes.backward.total(),
-            }
-        };
+        let of = |op: Op| Analytic::seconds(op, passes(op));
         let p = f64::from(placement.devices());
         let mean = |kind| (0..placement.stages()).map(|stage| of(Op::new(kind, stage, 0))).sum::<f64>() / p * 1e3;
         let edges = placement.op_kinds().map(|op| self.arrival(placement, op));
         let comm = edges.fold(0.0, f64::max) * 1e3;
         let summary = Summary::new(mean, comm, self.memory_model().keep(stages));
+        let mut table = self.times(placement, stages, summary)?;
+        table.extras.collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(placement, stages));
+        Ok(self.with_pairs(table, placement, stages))
+    }
+
+    /// Returns [`Analytic::table`] for simulations alone: without summary, and with pairs only if the schedule has some.
+    ///
+    /// # Errors
+    /// As [`Analytic::table`].
+    pub fn bare_table(&self, placement: &Placement, stages: &[Stage], has_pairs: bool) -> Result<CostTable, CostError> {
+        let table = self.times(placement, stages, Summary::new(|_| 0.0, 0.0, 0.0))?;
+        Ok(if has_pairs { self.with_pairs(table, placement, stages) } else { table })
+    }
+
+    fn with_pairs(&self, table: CostTable, placement: &Placement, stages: &[Stage]) -> CostTable {
+        match self.sub_ops(placement, stages) {
+            Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
+            None => table,
+        }
+    }
+
+    /// Returns the seconds of an op's passes.
+    fn seconds(op: Op, passes: Passes) -> f64 {
+        match op.kind() {
+            Kind::F => passes.forward.total(),
+            Kind::I => passes.input.total(),
+            Kind::W => passes.split_weights().total(),
+            _ => passes.backward.total(),
+        }
+    }
+
+    fn times(&self, placement: &Placement, stages: &[Stage], summary: Summary) -> Result<CostTable, CostError> {
+        let passes = self.passes_on(placement, stages);
         let blocked = self.blocked(placement);
-        let mut table = CostTable::new(placement, TickUnits::MILLISECONDS, summary, |op| {
-            let duration = ns(of(op));
+        let table = CostTable::new(placement, TickUnits::MILLISECONDS, summary, |op| {
+            let duration = ns(Analytic::seconds(op, passes(op)));
             let after = if placement.leaves_device(op) { blocked } else { 0 };
             OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }
         });
-        table.extras.collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(placement, stages));
         table.check_clock(placement, self.layout.micro)?;
-        Ok(match self.sub_ops(placement, stages) {
-            Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
-            None => table,
-        })
+        Ok(table)
     }
 }
 
