@@ -36,7 +36,7 @@ pub mod graph;
 pub mod lowering;
 pub mod mesh;
 pub mod metrics;
-mod moments;
+pub mod moments;
 pub mod nearest;
 pub mod op;
 pub mod open;

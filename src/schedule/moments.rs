@@ -1,68 +1,79 @@
-//! A shorter schedule with the same peak of memory.
+//! The moments at which a device's memory may be at its peak.
 
 use crate::op::{Kind, Op};
-use crate::schedule::{Programs, Schedule};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::placement::Placement;
+use crate::schedule::Schedule;
+
+/// An op, with what its device holds when the op begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Stage of the op.
+    pub stage: u32,
+    /// Kind of the op.
+    pub kind: Kind,
+    /// By stage of the device: micro-batches between F and I or B, and between I and W.
+    pub held: Vec<(u32, [u32; 2])>,
+}
+
+/// The moments of every device, without those that hold no more than another one of the same op.
+#[derive(Clone, Debug)]
+pub struct Moments {
+    /// Devices of the stages.
+    pub placement: Placement,
+    by_device: Vec<Vec<Moment>>,
+}
+
+impl Moments {
+    /// Returns the moments of a device.
+    pub fn of(&self, device: u32) -> &[Moment] {
+        self.by_device.get(device as usize).map_or(&[], Vec::as_slice)
+    }
+}
 
 impl Schedule {
-    /// Returns the schedule without the repetitions of each device's program. Every device passes the same moments, so the peak of memory is
-    /// the same.
-    #[must_use]
-    pub fn moments(&self) -> Schedule {
-        let rows = (0..self.devices()).map(|device| without_repetitions(self.program(device)));
-        Schedule::new(&self.name, self.placement.clone(), self.microbatches, Programs::from_iter(rows))
-    }
-}
-
-/// Returns a number that represents one micro-batch held by a stage, from F on or from I on; sums of these numbers represent states.
-fn weight(stage: u32, from: u64) -> u128 {
-    // two rounds of SplitMix64 (Steele et al. 2014)
-    let mix = |seed: u64| {
-        let z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let seed = 4 * u64::from(stage) + 2 * from + 1;
-    u128::from(mix(seed)) << 64 | u128::from(mix(seed ^ (1 << 40)))
-}
-
-/// Returns `ops` without runs that lead back to a state already reached and contain no moment that has not been passed before. A state is
-/// what each stage holds; a moment is a state and the op that runs in it.
-fn without_repetitions(ops: &[Op]) -> Vec<Op> {
-    let mut state = 0_u128;
-    let mut kept: Vec<Op> = Vec::new();
-    let mut new_until = 0; // no moment after this many kept ops is new
-    let mut reached: BTreeMap<u128, usize> = BTreeMap::from([(0, 0)]);
-    // the state after each kept op
-    let mut path: Vec<u128> = Vec::new();
-    let mut seen: BTreeSet<(u128, u32, Kind)> = BTreeSet::new();
-    for &op in ops {
-        let is_new = seen.insert((state, op.stage(), op.kind()));
-        let [forward, input] = [0, 1].map(|from| weight(op.stage(), from));
-        state = match op.kind() {
-            Kind::F => state.wrapping_add(forward),
-            Kind::B => state.wrapping_sub(forward),
-            Kind::I => state.wrapping_sub(forward).wrapping_add(input),
-            _ => state.wrapping_sub(input),
+    /// Returns the moments at which memory may be at its peak, whatever ops save. There are few of them, as most ops of a program repeat.
+    /// Ops of whole micro-batches only.
+    pub fn moments(&self) -> Moments {
+        let of = |device| {
+            let mut stages: Vec<u32> = self.placement.stages_of(device).collect();
+            stages.sort_unstable();
+            largest(&stages, self.program(device))
         };
-        kept.push(op);
-        path.push(state);
-        if is_new {
-            new_until = kept.len();
+        Moments { placement: self.placement.clone(), by_device: (0..self.devices()).map(of).collect() }
+    }
+}
+
+/// Returns the moments of a device's program that no other one of the same op exceeds.
+fn largest(stages: &[u32], ops: &[Op]) -> Vec<Moment> {
+    let mut held = vec![[0_u32; 2]; stages.len()];
+    let mut found: Vec<Vec<Vec<[u32; 2]>>> = vec![Vec::new(); 4 * stages.len()];
+    let exceeds = |one: &[[u32; 2]], other: &[[u32; 2]]| {
+        one.iter().zip(other).all(|(one, other)| one[0] >= other[0] && one[1] >= other[1])
+    };
+    for op in ops {
+        let Some(stage) = stages.iter().position(|stage| *stage == op.stage()) else { continue };
+        let Some(kind) = KINDS.iter().position(|kind| *kind == op.kind()) else { continue };
+        let own = &mut found[4 * stage + kind];
+        if !own.iter().any(|known| exceeds(known, &held)) {
+            own.retain(|known| !exceeds(&held, known));
+            own.push(held.clone());
         }
-        match reached.get(&state).copied() {
-            // back in a known state with no new moments: drop the loop
-            Some(length) if new_until <= length => {
-                for dropped in path.drain(length..) {
-                    if dropped != state {
-                        reached.remove(&dropped);
-                    }
-                }
-                kept.truncate(length);
-            }
-            _ => drop(reached.insert(state, kept.len())),
+        let [forward, input] = &mut held[stage];
+        match op.kind() {
+            Kind::F => *forward += 1,
+            Kind::B => *forward = forward.saturating_sub(1),
+            Kind::I => (*forward, *input) = (forward.saturating_sub(1), *input + 1),
+            _ => *input = input.saturating_sub(1),
         }
     }
-    kept
+    let moment = |(number, held): (usize, Vec<[u32; 2]>)| Moment {
+        stage: stages[number / 4],
+        kind: KINDS[number % 4],
+        held: stages.iter().copied().zip(held).filter(|(_, held)| *held != [0; 2]).collect(),
+    };
+    let all = found.into_iter().enumerate().flat_map(|(number, own)| own.into_iter().map(move |held| (number, held)));
+    all.map(moment).collect()
 }
+
+/// Kinds of ops of whole micro-batches.
+const KINDS: [Kind; 4] = [Kind::F, Kind::B, Kind::I, Kind::W];

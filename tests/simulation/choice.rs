@@ -195,22 +195,25 @@ fn splits(layers: usize, stages: usize, first: bool) -> Vec<Vec<usize>> {
 }
 
 /// No split of all has a shorter iteration than the balanced one: with exchanges that are hidden or not, steps that overlap, stages
-/// that share devices, and little memory.
+/// that share devices, layers with experts, and little memory. Of orders that follow from costs, the balanced split may be 1 % longer.
 #[test]
 fn no_split_has_a_shorter_iteration_than_the_balanced_one() {
-    let model = TransformerConfig::gpt(128_000, 0, 8, 16, 2048);
+    let dense = TransformerConfig::gpt(128_000, 0, 8, 16, 2048);
+    let mixture = TransformerConfig { layers: 8, ..transformer_named("qwen3-30b-a3b").unwrap() };
     let mut by_makespan = 0;
     let questions = [
-        ("1f1b", 2, "megatron-core", 8, 1),
-        ("1f1b", 3, "megatron-core", 64, 2),
-        ("gpipe", 3, "torchtitan", 64, 1),
-        ("zb-h1", 3, "megatron-zb", 8, 1),
-        ("zb-h1", 4, "megatron-zb", 64, 1),
-        ("interleaved-1f1b", 2, "megatron-core", 64, 1),
-        ("dualpipe-v", 2, "megatron-core", 8, 1),
-        ("chimera", 2, "megatron-core", 64, 1),
+        ("1f1b", 2, "megatron-core", 8, 1, dense),
+        ("1f1b", 3, "megatron-core", 64, 2, dense),
+        ("gpipe", 3, "torchtitan", 64, 1, dense),
+        ("zb-h1", 3, "megatron-zb", 8, 1, dense),
+        ("zb-h1", 4, "megatron-zb", 64, 1, dense),
+        ("interleaved-1f1b", 2, "megatron-core", 64, 1, dense),
+        ("dualpipe-v", 2, "megatron-core", 8, 1, dense),
+        ("chimera", 2, "megatron-core", 64, 1, dense),
+        ("zb-v-greedy", 2, "megatron-zb", 8, 4, dense),
+        ("1f1b", 3, "megatron-core", 8, 16, mixture),
     ];
-    for (name, pp, software, dp, gib) in questions {
+    for (name, pp, software, dp, gib, model) in questions {
         let plain = Selection::new(pp, 4).order(name).unwrap();
         let chunks = plain.order.placement().chunks();
         let layout =
@@ -233,7 +236,8 @@ fn no_split_has_a_shorter_iteration_than_the_balanced_one() {
         let all: Vec<(f64, f64)> = all.collect();
         let least = all.iter().map(|one| one.0).fold(f64::INFINITY, f64::min);
         let found = balance.iteration_s.unwrap();
-        assert!((found / least - 1.0).abs() < 1e-9, "{name} {pp} {software} {dp}: {balance:?}, {least}");
+        let longer = if name == "zb-v-greedy" { 0.01 } else { 1e-9 };
+        assert!((-1e-9..longer).contains(&(found / least - 1.0)), "{name} {pp} {software} {dp}: {balance:?}, {least}");
         let shortest = all.iter().map(|one| one.1).fold(f64::INFINITY, f64::min);
         by_makespan += usize::from(balance.makespan > shortest * (1.0 + 1e-9));
     }
@@ -260,6 +264,23 @@ fn auto_balances_before_it_chooses() {
         other += usize::from(found[1] < first[1]);
     }
     assert!(other > 0, "the choice never changes");
+}
+
+/// With `--balance`, no schedule by name is faster than what `auto` chooses.
+#[test]
+fn auto_is_not_slower_than_balanced_names() {
+    let layout = ParallelConfig { pp: 4, tp: 2, dp: 4, micro: 16, sequence: 8192, ..ParallelConfig::default() };
+    let machine = Platform { hardware: hardware("h100-sxm").unwrap(), stack: stack("megatron-core").unwrap() };
+    let analytic = Analytic::new(transformer_named("llama-3-8b").unwrap(), machine, layout).unwrap();
+    let selection = Selection::new(1, 1).under(&analytic);
+    let question = Question { selection, costs: Costs::Analytic(Box::new(analytic)) };
+    let auto = question.times("auto", true).unwrap()[1];
+    for name in
+        ["1f1b", "zb-h1", "zb-2p", "zb-v", "zb-v-greedy", "dualpipe-v", "interleaved-1f1b", "interleaved-zb:v=3"]
+    {
+        let named = question.times(name, true).unwrap()[1];
+        assert!(auto <= named * (1.0 + 1e-9), "auto takes {auto} s, and {name} {named} s");
+    }
 }
 
 /// The table of software and schedules names existing ones, and contains every published pipeline.

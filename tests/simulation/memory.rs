@@ -383,7 +383,7 @@ fn the_smallest_change_makes_it_fit() {
     );
     let remedy = found.remedy.unwrap();
     assert_eq!((remedy.change.as_slice(), remedy.gpus), (&[("zero", "2".to_string())][..], 8));
-    let of_megatron = Platform { stack: stack("megatron-core").unwrap(), ..analytic.machine.clone() };
+    let of_megatron = Platform { stack: stack("megatron-core").unwrap(), ..Platform::clone(&analytic.machine) };
     let of_megatron = misfit(&Analytic::new(analytic.model, of_megatron, layout.clone()).unwrap()).unwrap();
     let changes = of_megatron.remedy.unwrap().change;
     assert!(changes.iter().all(|(setting, value)| *setting != "zero" || value == "1"), "it has no more: {changes:?}");
@@ -396,4 +396,30 @@ fn the_smallest_change_makes_it_fit() {
     let remedy = misfit(&small).unwrap().remedy.unwrap();
     assert!(remedy.bytes <= 48 << 30 && remedy.change.len() <= 3, "{remedy:?}");
     assert_eq!(small.with_memory(1 << 30).estimate("1f1b").unwrap().memory.capacity_bytes, 1 << 30);
+}
+
+/// Searches evaluate few moments per device. Their peak is that of the whole program.
+#[test]
+fn moments_have_the_peak_of_the_whole_program() {
+    let mut tried = 0;
+    for name in pipesim::schedules::names_of_whole() {
+        let fixed = Selection::new(4, 12).order(name).ok().and_then(|found| found.order.fixed());
+        let Some(schedule) = fixed.filter(|schedule| !schedule.is_beyond_microbatches()) else { continue };
+        for (size, software) in
+            [("llama-3-8b", "megatron-core"), ("qwen3-30b-a3b", "torchtitan"), ("gpt2-large", "llm.c")]
+        {
+            let chunks = schedule.placement.chunks();
+            let layout =
+                ParallelConfig { pp: 4, chunks, micro: 12, dp: 2, sequence: 1024, ..ParallelConfig::default() };
+            let (model, software) = (model(size), stack(software).unwrap());
+            let Ok(stages) = model.spec().split(schedule.placement.stages() as usize, None) else { continue };
+            let memory_model = MemoryModel::new(&model, &layout, &software);
+            let whole = memory_model.memory(u64::MAX, &stages, &schedule);
+            let whole: Vec<u64> = whole.per_device.iter().map(|device| device.total).collect();
+            let moments = schedule.moments();
+            assert_eq!(memory_model.totals(&stages, &moments).collect::<Vec<_>>(), whole, "{name} {size}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 30, "{tried}");
 }

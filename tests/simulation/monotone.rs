@@ -43,7 +43,7 @@ fn random(dice: &mut Dice) -> Option<(Analytic, &'static str)> {
 
 /// The seconds of an iteration on other hardware.
 fn seconds(costs: &Analytic, schedule: &str, hardware: &Hardware) -> f64 {
-    let machine = Platform { hardware: hardware.clone(), ..costs.machine.clone() };
+    let machine = Platform { hardware: hardware.clone(), ..Platform::clone(&costs.machine) };
     let costs = Analytic::new(costs.model, machine, costs.layout.clone()).unwrap();
     let selection = Selection::new(costs.layout.pp, costs.layout.micro);
     let resolved = selection.resolve(schedule, &Costs::Analytic(Box::new(costs.clone()))).unwrap();

@@ -37,7 +37,7 @@ pub struct Plan {
     pub estimate: StepEstimate,
     /// Its rank among plans that predictions cannot tell apart; `None` for a layout that was not searched.
     pub preference: Option<Preference>,
-    /// Whether it cannot be told apart from the best plan: their intervals overlap.
+    /// Whether predictions cannot tell it from the first plan.
     pub is_tie: bool,
 }
 
@@ -182,18 +182,12 @@ impl Search<'_> {
     }
 }
 
-/// Marks the plans that predictions cannot tell from the first one: their intervals of tokens per second and GPU overlap.
+/// Marks the plans that predictions cannot tell from the first one: their tokens per second and GPU differ by at most [`RESOLUTION`].
 pub fn mark_ties(plans: &mut [Plan]) {
     let Some((best, others)) = plans.split_first_mut() else { return };
-    let speeds = |plan: &Plan| {
-        let [low, high] = plan.estimate.iteration_interval_s;
-        let work = plan.estimate.tokens_per_second_per_gpu * plan.estimate.iteration_s;
-        [work / high, work / low]
-    };
-    let [slowest, fastest] = speeds(best);
     for plan in others.iter_mut() {
-        let [low, high] = speeds(plan);
-        plan.is_tie = low <= fastest && slowest <= high;
+        let ratio = best.estimate.tokens_per_second_per_gpu / plan.estimate.tokens_per_second_per_gpu;
+        plan.is_tie = ratio <= 1.0 + RESOLUTION && 1.0 / ratio <= 1.0 + RESOLUTION;
     }
     best.is_tie = others.iter().any(|plan| plan.is_tie);
 }

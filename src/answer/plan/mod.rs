@@ -8,6 +8,7 @@ mod answer;
 mod asked;
 mod check;
 mod flags;
+mod group_costs;
 mod journal;
 mod moved;
 mod nearby;

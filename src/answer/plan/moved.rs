@@ -10,8 +10,7 @@ use super::space::{Candidate, Key, RefinedSplit, key};
 use super::stacks::FEWEST;
 use crate::resolve::results;
 use pipesim_cost::analytic::{Analytic, default_layers};
-use pipesim_models::layout::StepOptions;
-use pipesim_models::memory::Memory;
+use pipesim_models::layout::{ParallelConfig, StepOptions};
 use pipesim_models::model_spec::Stage;
 use pipesim_sim::sweep;
 use std::borrow::Cow;
@@ -69,7 +68,8 @@ impl Search<'_> {
     }
 
     /// Returns the costs of a layout with the layers per stage that suit them; `None` if these are the default ones, or if there is no order.
-    pub(super) fn moved(&self, candidate: &Candidate) -> Option<Analytic> {
+    /// The bytes of the fullest device, too, if they are known then.
+    pub(super) fn moved(&self, candidate: &Candidate) -> Option<(Analytic, Option<u64>)> {
         let (question, shape) = (self.question, self.space.shape(candidate));
         let mut layout = self.space.layout(question, candidate);
         let refined = self.refined().get(&key(candidate)).cloned();
@@ -77,57 +77,62 @@ impl Search<'_> {
             layout.layers = Some(found.layers);
             layout.recompute = found.recompute;
             layout = layout.with_options(found.options);
-            return Analytic::new(question.model, question.machine.clone(), layout).ok();
+            return Some((self.priced(candidate.group, layout)?, None));
         }
-        let mut costs = Analytic::new(question.model, question.machine.clone(), layout).ok()?;
-        let layers = self.fitting(candidate, &mut costs)?;
+        let mut costs = self.priced(candidate.group, layout)?;
+        let (layers, used) = self.fitting(candidate, &mut costs)?;
         if shape.has_default && layers == default_layers(&question.model, layers.len()) {
             return None;
         }
         costs.layout.layers = Some(layers);
-        self.with_fewest(candidate, costs)
+        Some((self.with_fewest(candidate, costs)?, used))
     }
 
-    /// Returns the layers per stage whose busiest device is the lightest of those with which every device fits, or of all if none fits.
-    fn fitting(&self, candidate: &Candidate, costs: &mut Analytic) -> Option<Vec<usize>> {
-        let shape = self.space.shape(candidate);
-        let times = costs.split_times(shape.splits);
+    /// Returns the layers per stage whose busiest device is the lightest of those with which every device fits, or of all if none fits; and the
+    /// bytes of the fullest device, if they are known then.
+    fn fitting(&self, candidate: &Candidate, costs: &mut Analytic) -> Option<(Vec<usize>, Option<u64>)> {
+        let (shape, bytes) = (self.space.shape(candidate), self.question.bytes());
+        let times = self.groups.times(candidate.group, costs, shape.splits)?;
+        let lightest = self.groups.lightest([candidate.group, candidate.shape], times, &shape.placement)?;
         let mut most = vec![usize::MAX; shape.pp as usize];
-        let lightest = times.lightest(&shape.placement, &most)?;
         if shape.is_open || costs.layout.recompute == FEWEST {
-            return Some(lightest);
+            return Some((lightest, None));
         }
-        let mut layers = lightest.clone();
-        for _ in 0..2 * shape.pp {
+        let (mut layers, mut first) = (lightest.clone(), None);
+        for round in 0..=2 * shape.pp {
             costs.layout.layers = Some(layers.clone());
-            let memory = self.memory(candidate, costs)?;
-            let each = memory.per_device.iter().map(|device| device.total);
-            if memory.fits
-                || each.clone().map(u128::from).sum::<u128>() > u128::from(shape.pp) * u128::from(memory.capacity_bytes)
-            {
-                break;
+            let each = self.memory(candidate, costs)?;
+            let used = each.iter().copied().max().unwrap_or(0);
+            let first = *first.get_or_insert(used);
+            if used <= bytes {
+                return Some((layers, Some(used)));
             }
-            for (device, bytes) in (0..shape.pp).zip(each) {
-                if bytes > memory.capacity_bytes {
+            let sum: u128 = each.iter().copied().map(u128::from).sum();
+            if sum > u128::from(shape.pp) * u128::from(bytes) || round == 2 * shape.pp {
+                return Some((lightest, Some(first)));
+            }
+            for (device, used) in (0..shape.pp).zip(each) {
+                if used > bytes {
                     let held: usize = shape.placement.stages_of(device).map(|stage| layers[stage as usize]).sum();
                     most[device as usize] = held.checked_sub(1)?;
                 }
             }
-            let Some(next) = times.lightest(&shape.placement, &most) else { return Some(lightest) };
+            let Some(next) = times.lightest(&shape.placement, &most) else { return Some((lightest, Some(first))) };
             layers = next;
         }
-        let fits = |layers: &Vec<usize>, costs: &mut Analytic| {
-            costs.layout.layers = Some(layers.clone());
-            self.memory(candidate, costs).is_some_and(|memory| memory.fits)
-        };
-        Some(if layers == lightest || !fits(&layers, costs) { lightest } else { layers })
+        Some((lightest, first))
     }
 
-    /// Returns the memory of a layout with these costs, within what the question allows.
-    fn memory(&self, candidate: &Candidate, costs: &Analytic) -> Option<Memory> {
+    /// Returns the bytes of each device of a layout with these costs.
+    fn memory(&self, candidate: &Candidate, costs: &Analytic) -> Option<Vec<u64>> {
         let ordered = self.order(candidate, costs).ok()?;
         let stages = self.stages(self.space.shape(candidate), costs)?;
-        Some(costs.memory_model().totals(self.question.bytes(), &stages, &ordered.moments))
+        Some(costs.memory_model().totals(&stages, &ordered.moments).collect())
+    }
+
+    /// Returns the costs of a layout of a group.
+    pub(super) fn priced(&self, group: u32, layout: ParallelConfig) -> Option<Analytic> {
+        self.groups.of(self.question, group, layout)
     }
 
     /// Returns the costs with the fewest recomputed layers, if the layout asks for that.
@@ -222,8 +227,7 @@ impl Search<'_> {
     /// Returns a split of a layout's layers that no single layer makes faster; `None` if it is the known one.
     fn climb(&self, candidate: &Candidate) -> Option<RefinedSplit> {
         let shape = self.space.shape(candidate);
-        let layout = self.space.layout(self.question, candidate);
-        let default = || Analytic::new(self.question.model, self.question.machine.clone(), layout).ok();
+        let default = || self.priced(candidate.group, self.space.layout(self.question, candidate));
         let costs = self.costs(candidate).or_else(|| default().and_then(|costs| self.with_fewest(candidate, costs)))?;
         if shape.is_open {
             return None;
@@ -319,7 +323,7 @@ impl Climb<'_> {
         }
         let other = StepOptions { delay_wgrad: !own.delay_wgrad, ..own };
         let layout = self.costs.layout.clone().with_options(other);
-        let Ok(costs) = Analytic::new(question.model, question.machine.clone(), layout) else { return own };
+        let Ok(costs) = self.costs.under(layout) else { return own };
         let (usual, before) = (std::mem::replace(&mut self.costs, costs), self.best);
         self.steps = steps(self.ordered.graph.len());
         self.offer(layers);
@@ -336,16 +340,16 @@ impl Climb<'_> {
         let costs = &self.costs;
         let time = || {
             let stages = costs.stages(shape.placement.stages()).ok()?;
-            let table = costs.table(&shape.placement, &stages).ok()?;
+            let table = costs.bare_table(&shape.placement, &stages, shape.overlaps).ok()?;
             let devices = sweep(&self.ordered.graph, &table);
             let step = costs.step(&shape.placement, &stages, &devices, shape.splits).ok()?;
             Some((stages, step.iteration()))
         };
         let Some((stages, time)) = time().filter(|(_, time)| *time < self.best * (1.0 - 1e-9)) else { return false };
-        let memory = costs.memory_model().totals(search.question.bytes(), &stages, &self.ordered.moments);
-        let is_better = memory.fits && !search.is_refused(shape, costs);
+        let used = costs.memory_model().totals(&stages, &self.ordered.moments).max().unwrap_or(0);
+        let is_better = used <= search.question.bytes() && !search.is_refused(shape, costs);
         if is_better {
-            (self.best, self.bytes) = (time, memory.fullest().total);
+            (self.best, self.bytes) = (time, used);
         }
         is_better
     }

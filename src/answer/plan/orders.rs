@@ -6,8 +6,9 @@ use super::space::Candidate;
 use crate::resolve::Selection;
 use pipesim_cost::analytic::Analytic;
 use pipesim_schedule::graph::TaskGraph;
+use pipesim_schedule::moments::Moments;
 use pipesim_schedule::open::{OpenSchedule, Order};
-use pipesim_schedule::schedule::{Overlap, Schedule};
+use pipesim_schedule::schedule::Overlap;
 use pipesim_sim::ordering::{Effort, order_ops_with};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,12 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum number of ops of the compiled orders that are kept.
 const MOST_OPS: usize = 12_000_000;
 
-/// An order with a shorter one that has the same peak of memory.
+/// An order with the moments of its peak of memory.
 #[derive(Debug)]
 pub struct Ordered {
     pub graph: TaskGraph,
     /// See [`Schedule::moments`].
-    pub moments: Schedule,
+    pub moments: Moments,
 }
 
 impl Ordered {

@@ -1,5 +1,6 @@
 //! The search: layouts are predicted in the order of their bounds until no other can be among the best.
 
+use super::group_costs::GroupCosts;
 use super::journal::LayoutOutcome;
 use super::orders::{NoOrder, Ordered, Orders};
 use super::question::Question;
@@ -13,6 +14,7 @@ use pipesim_cost::analytic::Analytic;
 use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind};
 use pipesim_models::layout::{ParallelConfig, Recompute};
 use pipesim_models::memory::MemoryModel;
+use pipesim_models::model_spec::{ModelSpec, SplitItems};
 use pipesim_sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -93,6 +95,9 @@ pub struct Search<'a> {
     pub question: &'a Question,
     pub space: Space,
     framework: Option<&'static Framework>,
+    pub(super) spec: ModelSpec,
+    items: SplitItems,
+    pub(super) groups: GroupCosts,
     orders: Orders,
     known: Mutex<BTreeMap<u32, LayoutOutcome>>,
     /// Splits that simulation improved, and the layouts for which it tried.
@@ -116,10 +121,25 @@ impl<'a> Search<'a> {
         if let Some(framework) = framework {
             refuse_all(question, framework)?;
         }
-        let space = Space::new(question)?;
+        let (space, spec) = (Space::new(question)?, question.model.spec());
+        let (groups, items) = (GroupCosts::new(question, space.groups.len()), spec.items().unwrap_or_default());
         let (orders, known, refined, climbed, least) = Default::default();
         let (bounds, unlike) = Default::default();
-        Ok(Search { question, space, framework, orders, known, refined, climbed, least, bounds, unlike })
+        Ok(Search {
+            question,
+            space,
+            framework,
+            spec,
+            items,
+            groups,
+            orders,
+            known,
+            refined,
+            climbed,
+            least,
+            bounds,
+            unlike,
+        })
     }
 
     /// Returns the framework that the stack runs, if its rules are known.
@@ -134,12 +154,16 @@ impl<'a> Search<'a> {
 
     /// Returns the costs of a candidate.
     pub fn costs(&self, candidate: &Candidate) -> Option<Analytic> {
+        Some(self.costs_and_bytes(candidate)?.0)
+    }
+
+    /// Returns the costs of a candidate, and the bytes of its fullest device if these are known then.
+    fn costs_and_bytes(&self, candidate: &Candidate) -> Option<(Analytic, Option<u64>)> {
         if self.space.shape(candidate).moves {
             return self.moved(candidate);
         }
-        let layout = self.space.layout(self.question, candidate);
-        let costs = Analytic::new(self.question.model, self.question.machine.clone(), layout).ok()?;
-        self.with_fewest(candidate, costs)
+        let costs = self.priced(candidate.group, self.space.layout(self.question, candidate))?;
+        Some((self.with_fewest(candidate, costs)?, None))
     }
 
     /// Returns the order of a candidate.
@@ -150,22 +174,23 @@ impl<'a> Search<'a> {
     /// Returns a lower bound of the memory of a layout.
     pub(super) fn least(&self, candidate: &Candidate) -> u64 {
         let shape = self.space.shape(candidate);
-        let model = || {
+        let of = |of: &dyn Fn(MemoryModel<'_>) -> u64| {
             let mut layout = self.space.layout(self.question, candidate);
             if layout.recompute == FEWEST {
                 layout.recompute = Recompute::Full;
             }
-            MemoryModel::new(&self.question.model, &layout, &self.question.machine.stack)
+            let Question { model, machine, .. } = self.question;
+            of(MemoryModel::of_spec(model, &self.spec, &layout, &machine.stack))
         };
         if !shape.bounds_splits {
-            return model().least(&shape.placement, &shape.stages);
+            return of(&|model| model.least(&shape.placement, &shape.stages));
         }
         let (group, _, dp, zero, shard) = key(candidate);
         let alike = ((group, shape.pp, dp, zero, shard), [shape.placement.stages(), shape.placement.directions()]);
         let least = || self.least.lock().unwrap_or_else(PoisonError::into_inner);
         let known = least().get(&alike).copied();
         known.unwrap_or_else(|| {
-            let found = model().least_of_splits(&shape.placement);
+            let found = of(&|model| model.least_of_splits(&self.items, &shape.placement));
             least().insert(alike, found);
             found
         })
@@ -182,7 +207,7 @@ impl<'a> Search<'a> {
         if bounds().get(&key(candidate)).is_some_and(|bound| *bound > most) {
             return Err(NoOrder::Slower);
         }
-        let costs = self.costs(candidate).ok_or(NoOrder::Missing)?;
+        let (costs, used) = self.costs_and_bytes(candidate).ok_or(NoOrder::Missing)?;
         if shape.bounds_splits && !shape.moves {
             let bound = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
             let bound = bound * self.question.price(self.space.group(candidate).gpus);
@@ -192,9 +217,9 @@ impl<'a> Search<'a> {
             }
         }
         let (ordered, stages) = (self.order(candidate, &costs)?, self.stages(shape, &costs).ok_or(NoOrder::Missing)?);
-        let memory = costs.memory_model().totals(bytes, &stages, &ordered.moments);
-        let used = memory.fullest().total;
-        if !memory.fits {
+        let totals = || costs.memory_model().totals(&stages, &ordered.moments).max().unwrap_or(0);
+        let used = used.unwrap_or_else(totals);
+        if used > bytes {
             return Ok(LayoutOutcome::TooLarge(used));
         }
         // rules take longer than memory
@@ -202,7 +227,7 @@ impl<'a> Search<'a> {
             return Ok(LayoutOutcome::Refused);
         }
         let step = || {
-            let table = costs.table(&shape.placement, &stages).ok()?;
+            let table = costs.bare_table(&shape.placement, &stages, shape.overlaps).ok()?;
             let devices = sweep(&ordered.graph, &table);
             costs.step(&shape.placement, &stages, &devices, shape.splits).ok()
         };
@@ -256,8 +281,7 @@ impl<'a> Search<'a> {
         let costs = self.costs(candidate)?;
         let ordered = self.order(candidate, &costs).ok()?;
         let stages = self.stages(self.space.shape(candidate), &costs)?;
-        let memory = costs.memory_model().totals(0, &stages, &ordered.moments);
-        Some(memory.fullest().total)
+        costs.memory_model().totals(&stages, &ordered.moments).max()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, LayoutOutcome>> {

@@ -219,11 +219,10 @@ impl PlanGroup {
         question: &Question,
         able: &Abilities,
         shapes: &[PlanShape],
+        base: &Analytic,
     ) -> (StepOptions, Vec<Candidate>) {
-        let (machine, options) = (question.machine.clone(), able.options(self.recompute, self.ep > 1, self.overlaps));
-        let Ok(mut costs) = Analytic::with_best(question.model, machine, self.layout(question), options) else {
-            return Default::default();
-        };
+        let options = able.options(self.recompute, self.ep > 1, self.overlaps);
+        let Ok(mut costs) = base.with_best(self.layout(question), options) else { return Default::default() };
         let options = costs.layout.options();
         let mut found = Vec::new();
         let price = question.price(self.gpus);
@@ -236,6 +235,7 @@ impl PlanGroup {
             let micro = question.batch / dp / self.micro_batch_size;
             let mut known: BTreeMap<(u32, Zero, Option<u32>), f64> = BTreeMap::new();
             let mut pipelines: BTreeMap<u32, [f64; 2]> = BTreeMap::new();
+            let mut exchanges: BTreeMap<(Zero, Option<u32>, [u32; 2]), [f64; 2]> = BTreeMap::new();
             let is_own = |(shape, _): &(&PlanShape, u32)| shape.pp == pp && shape.overlaps == self.overlaps;
             for (shape, which) in shapes.iter().zip(0..).filter(is_own) {
                 // a single micro-batch has no other one to run next to
@@ -260,7 +260,11 @@ impl PlanGroup {
                                 let pipeline =
                                     || costs.least_pipeline(times, &shapes[shape.piped_as as usize].placement);
                                 let pipeline = *pipelines.entry(shape.piped_as).or_insert_with(pipeline);
-                                costs.least_of_splits(pipeline, times, &shape.placement, &shape.stages)
+                                let [copies, devices] = [shape.placement.directions(), shape.placement.devices()];
+                                let exchange = || costs.least_exchange(times, copies, devices);
+                                let exchange =
+                                    *exchanges.entry((zero, shard, [copies, devices])).or_insert_with(exchange);
+                                costs.least_of_splits(pipeline, exchange, times, &shape.placement, &shape.stages)
                             }
                             _ => costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike),
                         };
@@ -296,9 +300,11 @@ impl Space {
             return Err(PlanError::new(format!("at most {MOST} layouts"), "many more", remedy));
         }
         let works: Vec<(PlanGroup, Vec<(u32, u32)>)> = groups.into_iter().collect();
+        let layout = ParallelConfig { micro: 1, ..question.base() };
+        let base = Analytic::new(question.model, question.machine.clone(), layout).map_err(PlanError::refused)?;
         let found = results(question.host, works.len(), |number| {
             let (group, pipelines) = &works[number];
-            group.candidates(number as u32, pipelines, question, &able, &shapes)
+            group.candidates(number as u32, pipelines, question, &able, &shapes, &base)
         });
         let (options, found): (Vec<StepOptions>, Vec<Vec<Candidate>>) = found.into_iter().unzip();
         let mut candidates: Vec<Candidate> = found.into_iter().flatten().collect();

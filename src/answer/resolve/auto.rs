@@ -24,13 +24,16 @@ use std::sync::{Mutex, PoisonError};
 const MOST_CHUNKS: [u32; 2] = [8, 4];
 
 /// Number of the best schedules whose layers are balanced to find the best of these.
-pub(super) const MOST_BALANCED: usize = 8;
+pub(super) const MOST_BALANCED: usize = 12;
 
 /// Number of variants of one schedule among them.
 const MOST_ALIKE: usize = 2;
 
 /// Predicts a candidate; the table is that which may have decided its order.
 pub(super) type Priced<'a> = &'a (dyn Fn(TaskGraph, &CostTable) -> Result<CandidateStep, Error> + Sync);
+
+/// Predicts a candidate with layers per stage that make its busiest device the lightest, if layers are balanced on hardware.
+pub(super) type Levelled<'a> = &'a (dyn Fn(&str, &Order) -> Option<(CandidateStep, Analytic)> + Sync);
 
 /// A candidate's step with all costs of a prediction.
 pub(super) struct CandidateStep {
@@ -52,6 +55,7 @@ pub(super) fn best<E: From<Error>>(
     selection: &Selection,
     costs: Pricing<'_, E>,
     priced: Priced<'_>,
+    levelled: Levelled<'_>,
     analytic: Option<&Analytic>,
     count: usize,
 ) -> Result<Vec<OrderedGraph>, E> {
@@ -72,7 +76,7 @@ pub(super) fn best<E: From<Error>>(
         return Err(failure);
     }
     let Selection { devices, microbatches, memory_cap: cap, .. } = *selection;
-    let best = Ranking { selection, priced, analytic, count }.best(candidates);
+    let best = Ranking { selection, priced, levelled, analytic, count }.best(candidates);
     if best.is_empty() { Err(Error::NoneFits { devices, microbatches, cap }.into()) } else { Ok(best) }
 }
 
@@ -155,6 +159,7 @@ struct ScheduleRank {
 struct Ranking<'a> {
     selection: &'a Selection,
     priced: Priced<'a>,
+    levelled: Levelled<'a>,
     analytic: Option<&'a Analytic>,
     /// How many to return.
     count: usize,
@@ -169,7 +174,9 @@ impl Ranking<'_> {
         for (number, ScheduleCandidate { name, order, costs }) in candidates.into_iter().enumerate() {
             match order {
                 Order::Fixed(schedule) => {
-                    best.extend(self.graph(schedule).and_then(|graph| self.ranked(number, name, graph, &costs)));
+                    let ranked =
+                        self.graph(schedule.clone()).and_then(|graph| self.ranked(number, name, graph, &costs));
+                    best.extend(ranked.map(|ranked| self.balanced(ranked, &Order::Fixed(schedule))));
                 }
                 Order::Open(order) => open.push((number, name, order, costs)),
             }
@@ -186,6 +193,7 @@ impl Ranking<'_> {
             let fixed = order_ops_with(open, costs, effort).ok();
             let graph = fixed.and_then(|schedule| self.graph(schedule));
             let ranked = graph.and_then(|graph| self.ranked(*number, name.clone(), graph, costs));
+            let ranked = ranked.map(|ranked| self.balanced(ranked, &Order::Open(open.clone())));
             found.lock().unwrap_or_else(PoisonError::into_inner).extend(ranked);
         });
         best.sort_by_key(|ranked| (ranked.rank, ranked.number));
@@ -213,17 +221,34 @@ impl Ranking<'_> {
 
     /// Ranks the graph by its prediction; `None` if it exceeds the cap or cannot run.
     fn ranked(&self, number: usize, name: String, graph: TaskGraph, costs: &CostTable) -> Option<Ranked> {
-        let CandidateStep { graph, costs, step } = (self.priced)(graph, costs).ok()?;
+        let found = (self.priced)(graph, costs).ok()?;
+        let rank = self.rank(&found, self.analytic)?;
+        Some(Ranked { rank, number, name, graph: found.graph })
+    }
+
+    /// Ranks a candidate with lighter devices if that is better: what it takes with balanced layers is hardly longer.
+    fn balanced(&self, ranked: Ranked, order: &Order) -> Ranked {
+        let levelled = (self.levelled)(&ranked.name, order);
+        let other = levelled.and_then(|(found, analytic)| self.rank(&found, Some(&analytic)));
+        Ranked { rank: other.map_or(ranked.rank, |other| other.min(ranked.rank)), ..ranked }
+    }
+
+    /// Returns the rank of a step; `None` if it exceeds the cap.
+    fn rank(
+        &self,
+        CandidateStep { graph, costs, step }: &CandidateStep,
+        analytic: Option<&Analytic>,
+    ) -> Option<ScheduleRank> {
         let schedule = graph.schedule();
         // On hardware the memory in bytes decides; the room for activations is only an estimate.
-        let cap = if self.analytic.is_some() { self.selection.memory_cap } else { self.selection.cap() };
+        let cap = if analytic.is_some() { self.selection.memory_cap } else { self.selection.cap() };
         if cap.is_some_and(|cap| !schedule.keeps_cap(cap, costs.keep)) {
             return None;
         }
         let peak = (schedule.peak(costs.keep) * 1e9).round() as u64;
         let time = |ticks: u64| fine(costs.in_units(ticks));
         let span = time(step.devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0));
-        let rank = match self.analytic {
+        Some(match analytic {
             None => ScheduleRank { excess: 0, time: time(step.typical_makespan), span, peak },
             Some(analytic) => {
                 let StepEstimate { iteration_s, memory, .. } =
@@ -231,8 +256,7 @@ impl Ranking<'_> {
                 let excess = if memory.fits { 0 } else { memory.fullest().total };
                 ScheduleRank { excess, time: fine(1e3 * iteration_s), span, peak }
             }
-        };
-        Some(Ranked { rank, number, name, graph })
+        })
     }
 
     /// Returns whether some order of the ops of `open` may fit into memory.

@@ -182,6 +182,11 @@ impl Costs {
         }
     }
 
+    /// Returns stages with these numbers of layers, which need not be all.
+    pub(super) fn first_layers(&self, layers: &[usize]) -> Vec<Stage> {
+        self.analytic().map_or_else(|| Stage::of_layers(layers), |own| own.spec.outline().first_layers(layers))
+    }
+
     /// Returns the costs of ops of these stages on `placement`.
     ///
     /// # Errors

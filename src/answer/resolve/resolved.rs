@@ -1,7 +1,7 @@
 //! Resolution of a schedule's name to a graph with costs.
 
-use super::auto::{CandidateStep, Priced};
-use super::balanced::balanced;
+use super::auto::{CandidateStep, Levelled, Priced};
+use super::balanced::{Reorder, balanced};
 use super::costs::Pricing;
 use super::machine::refused;
 use super::order::OrderedGraph;
@@ -76,27 +76,38 @@ impl Selection {
         let variant = Variant::parse(name)?;
         let own = self.of(&variant)?;
         if !variant.is_auto() {
-            let graph = |costs: &Costs| {
-                let found = own.order_of(&variant)?;
-                own.settled::<Error>(&variant.base, found, &costs.of_orders(self.microbatches), Some(costs))
-            };
-            return own.with_costs(graph(costs)?, costs, &graph);
+            let simulations = Reorder::simulations(&own.order_of(&variant)?.order);
+            let again = |costs: &Costs| own.settled_of(&variant, costs);
+            return own.with_costs(again(costs)?, costs, &Reorder { again: &again, simulations });
         }
         let plain = auto::plain(&own);
         let unbalanced = Selection { balance: false, ..plain.clone() };
+        let never = |_: &Costs| Err(usage("nothing is ordered again here"));
         let priced = |graph: TaskGraph, _: &CostTable| {
             let ordered = OrderedGraph { graph, chosen: None, warnings: Vec::new() };
-            let again = |_: &Costs| Err(usage("nothing is ordered again here"));
-            unbalanced.with_costs(ordered, costs, &again)?.tried()
+            unbalanced.with_costs(ordered, costs, &Reorder { again: &never, simulations: 0 })?.tried()
+        };
+        let levelled = |name: &str, order: &Order| {
+            let (analytic, placement) = (costs.analytic().filter(|_| own.balance)?, order.placement());
+            let times = analytic.split_times(order.splits_backward());
+            let layers = times.lightest(placement, &vec![usize::MAX; placement.devices() as usize])?;
+            let costs = costs.with_layers(layers);
+            Some((unbalanced.resolve(name, &costs).ok()?.tried().ok()?, costs.analytic()?.clone()))
         };
         let count = if own.balance { auto::MOST_BALANCED } else { 1 };
-        let best = own.best::<Error>(&costs.of_orders(self.microbatches), &priced, costs.analytic(), count)?;
+        let pricing = costs.of_orders(self.microbatches);
+        let best = own.best::<Error>(&pricing, &priced, &levelled, costs.analytic(), count)?;
         let mut failure = None;
         let mut chosen: Option<Resolved> = None;
         for one in best {
             let name = one.chosen.clone().unwrap_or_default();
-            let again = |costs: &Costs| plain.graph::<Error>(&name, &costs.of_orders(self.microbatches));
-            match plain.with_costs(one, costs, &again) {
+            let own_variant = Variant::parse(&name)?;
+            let own = plain.of(&own_variant)?;
+            let simulations = Reorder::simulations(&own.order_of(&own_variant)?.order);
+            let again = |costs: &Costs| own.settled_of(&own_variant, costs);
+            // of errors, none is of this schedule alone
+            let one = OrderedGraph { graph: one.graph.renamed(|_| variant.to_string()), ..one };
+            match own.with_costs(one, costs, &Reorder { again: &again, simulations }) {
                 Ok(resolved) if chosen.as_ref().is_none_or(|best| resolved.beats(best)) => {
                     let graph = resolved.graph.renamed(|_| variant.choosing(&name));
                     chosen = Some(Resolved { graph, ..resolved });
@@ -115,19 +126,20 @@ impl Selection {
     /// # Errors
     /// As [`Selection::resolve`].
     pub fn resolve_text(&self, name: &str, text: &str, costs: &Costs) -> Result<Resolved, Error> {
-        let graph = |costs: &Costs| {
+        let simulations = Reorder::simulations(&self.order_of_text(name, text)?.order);
+        let again = |costs: &Costs| {
             let found = self.order_of_text(name, text)?;
             self.settled::<Error>(name, found, &costs.of_orders(self.microbatches), Some(costs))
         };
-        self.with_costs(graph(costs)?, costs, &graph)
+        self.with_costs(again(costs)?, costs, &Reorder { again: &again, simulations })
     }
 
-    fn with_costs(
-        &self,
-        settled: OrderedGraph,
-        costs: &Costs,
-        again: &dyn Fn(&Costs) -> Result<OrderedGraph, Error>,
-    ) -> Result<Resolved, Error> {
+    /// Returns the graph of a variant under costs that may decide its order.
+    fn settled_of(&self, variant: &Variant, costs: &Costs) -> Result<OrderedGraph, Error> {
+        self.settled(&variant.base, self.order_of(variant)?, &costs.of_orders(self.microbatches), Some(costs))
+    }
+
+    fn with_costs(&self, settled: OrderedGraph, costs: &Costs, reorder: &Reorder<'_>) -> Result<Resolved, Error> {
         let (OrderedGraph { mut graph, mut warnings, chosen }, mut balance) = (settled, None);
         if let Some(analytic) = costs.analytic() {
             analytic.check(graph.schedule()).map_err(usage)?;
@@ -139,7 +151,7 @@ impl Selection {
             }
         }
         if self.balance {
-            let (other, found) = balanced(self, &graph, costs, &|costs| Ok(again(costs)?.graph))?;
+            let (other, found) = balanced(self, &graph, costs, reorder)?;
             graph = other.unwrap_or(graph);
             balance = Some(found);
         }
@@ -185,7 +197,7 @@ impl Selection {
                 let setup = Setup { machine, ..Setup::default() };
                 Resolved::new(graph, costs, setup).tried()
             };
-            let best = own.best(costs, &priced, None, 1)?.swap_remove(0);
+            let best = own.best(costs, &priced, &|_, _| None, None, 1)?.swap_remove(0);
             let name = variant.choosing(best.chosen.as_deref().unwrap_or_default());
             return Ok(OrderedGraph { graph: best.graph.renamed(|_| name), ..best });
         }
@@ -196,11 +208,12 @@ impl Selection {
         &self,
         costs: Pricing<'_, E>,
         priced: Priced<'_>,
+        levelled: Levelled<'_>,
         analytic: Option<&Analytic>,
         count: usize,
     ) -> Result<Vec<OrderedGraph>, E> {
         self.no_options("auto tries all schedules, within a cap or with v stages a device")?;
-        auto::best(self, costs, priced, analytic, count)
+        auto::best(self, costs, priced, levelled, analytic, count)
     }
 
     /// Returns the graph of an order, which `costs` may decide; `owner` prices slices, if it is known.

@@ -33,6 +33,7 @@ use pipesim_models::model_spec::{ModelSpec, Part, Stage};
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Returns the nanoseconds of a time.
 fn ns(seconds: f64) -> u64 {
@@ -42,23 +43,41 @@ fn ns(seconds: f64) -> u64 {
 /// Longest sub-op and collective in nanoseconds, 11 days, so that sums do not overflow.
 const LONGEST_NS: u64 = 1_000_000_000_000_000;
 
-/// Cost model of a transformer on a platform under a layout.
+/// Rejects a layout that the model does not allow, or that the machine cannot run.
+fn check(model: &Config, machine: &Platform, layout: &ParallelConfig) -> Result<(), CostError> {
+    layout.validate(model).map_err(|error| CostError::Hardware(error.to_string()))?;
+    let name = &machine.hardware.name;
+    if machine.hardware.peak(layout.precision).is_none() {
+        return Err(CostError::Hardware(format!(
+            "expected a precision that {name} has, found {}: take `precision` bf16",
+            layout.precision
+        )));
+    }
+    if !layout.packed.is_empty() && machine.stack.attention(layout) == Attention::Plain {
+        let text =
+            "`packed`: plain attention computes the scores between texts, too; take `attention` flash or leave it out";
+        return Err(CostError::Hardware(text.to_string()));
+    }
+    machine.hardware.check_devices(layout.pp).map_err(CostError::Hardware)
+}
+
+/// Cost model of a transformer on a platform under a layout. Clones share all but the layout.
 #[derive(Clone, Debug)]
 pub struct Analytic {
     /// Sizes of the model.
     pub model: Config,
     /// Its parts and their operations.
-    pub spec: ModelSpec,
+    pub spec: Arc<ModelSpec>,
     /// GPUs and training software.
-    pub machine: Platform,
+    pub machine: Arc<Platform>,
     /// How the model is distributed.
     pub layout: ParallelConfig,
     /// Passes of each part; of layers that are recomputed if only some are.
-    passes: Vec<Passes>,
+    passes: Arc<[Passes]>,
     /// Costs of the pipeline devices whose GPUs differ.
     others: BTreeMap<u32, Analytic>,
     /// The same of layers that are not; empty unless only some are.
-    kept: Vec<Passes>,
+    kept: Arc<[Passes]>,
 }
 
 impl Analytic {
@@ -66,38 +85,45 @@ impl Analytic {
     ///
     /// # Errors
     /// A layout that the model does not allow, or a precision that the chip does not support.
-    pub fn new(model: Config, machine: Platform, layout: ParallelConfig) -> Result<Analytic, CostError> {
-        layout.validate(&model).map_err(|error| CostError::Hardware(error.to_string()))?;
-        let name = &machine.hardware.name;
-        if machine.hardware.peak(layout.precision).is_none() {
-            return Err(CostError::Hardware(format!(
-                "expected a precision that {name} has, found {}: take `precision` bf16",
-                layout.precision
-            )));
-        }
-        if !layout.packed.is_empty() && machine.stack.attention(&layout) == Attention::Plain {
-            let text = "`packed`: plain attention computes the scores between texts, too; take `attention` flash or leave it out";
-            return Err(CostError::Hardware(text.to_string()));
-        }
-        machine.hardware.check_devices(layout.pp).map_err(CostError::Hardware)?;
+    pub fn new(
+        model: Config,
+        machine: impl Into<Arc<Platform>>,
+        layout: ParallelConfig,
+    ) -> Result<Analytic, CostError> {
+        let machine = machine.into();
+        check(&model, &machine, &layout)?;
         let own = |(&device, hardware): (&u32, &Hardware)| {
             let machine = Platform { hardware: hardware.clone(), stack: machine.stack.clone() };
             Ok((device, Analytic::new(model, machine, layout.clone())?))
         };
         let others = machine.hardware.devices.iter().map(own).collect::<Result<_, CostError>>()?;
-        let (passes, kept) = (Vec::new(), Vec::new());
-        Ok(Analytic { spec: model.spec(), model, machine, layout, passes, kept, others }.with_passes(0))
+        let (passes, kept) = (Arc::default(), Arc::default());
+        Ok(Analytic { spec: model.spec().into(), model, machine, layout, passes, kept, others }.with_passes(0))
+    }
+
+    /// Returns the cost model under another layout. Parts whose costs do not change are shared, not calculated again.
+    ///
+    /// # Errors
+    /// As [`Analytic::new`].
+    pub fn under(&self, layout: ParallelConfig) -> Result<Analytic, CostError> {
+        if !self.others.is_empty() {
+            return Analytic::new(self.model, self.machine.clone(), layout);
+        }
+        check(&self.model, &self.machine, &layout)?;
+        let is_shared = self.layout.has_parts_of(&layout);
+        let other = Analytic { layout, ..self.clone() };
+        Ok(if is_shared { other } else { other.with_passes(0) })
     }
 
     /// Returns it with the passes of every part for a slice. In each sequence, `before` tokens precede the layout's tokens.
     fn with_passes(self, before: u32) -> Analytic {
         let recompute = self.layout.recompute;
         let passes = self.part_passes(before, recompute.of_layer(true));
-        let kept = if recompute.is_of_some() { self.part_passes(before, Recompute::None) } else { Vec::new() };
+        let kept = if recompute.is_of_some() { self.part_passes(before, Recompute::None) } else { Arc::default() };
         Analytic { passes, kept, ..self }
     }
 
-    fn part_passes(&self, before: u32, recompute: Recompute) -> Vec<Passes> {
+    fn part_passes(&self, before: u32, recompute: Recompute) -> Arc<[Passes]> {
         let Analytic { model, spec, machine, layout, .. } = self;
         let layout = &ParallelConfig { recompute, ..layout.clone() };
         let attention = machine.stack.attention(layout);
@@ -148,13 +174,18 @@ impl Analytic {
     }
 
     /// Returns the memory model.
-    pub fn memory_model(&self) -> MemoryModel {
-        MemoryModel::new(&self.model, &self.layout, &self.machine.stack)
+    pub fn memory_model(&self) -> MemoryModel<'_> {
+        self.memory_model_under(&self.layout)
+    }
+
+    /// Returns the memory model under another layout.
+    fn memory_model_under<'a>(&'a self, layout: &'a ParallelConfig) -> MemoryModel<'a> {
+        MemoryModel::of_spec(&self.model, &self.spec, layout, &self.machine.stack)
     }
 
     /// Returns the parts of a stage with their passes and numbers; twice if only some layers are recomputed.
     fn held(&self, stage: &Stage) -> impl Iterator<Item = (&Part, (&Passes, usize))> {
-        self.spec.parts.iter().zip(&self.passes).enumerate().flat_map(|(number, (part, passes))| {
+        self.spec.parts.iter().zip(&*self.passes).enumerate().flat_map(|(number, (part, passes))| {
             let count = stage.count(part.name);
             let kept = self.kept.get(number);
             let whole = if kept.is_some() { self.layout.recompute.whole(&self.spec, stage, number) } else { count };
@@ -254,32 +285,53 @@ impl Analytic {
     /// An overflow of the clock.
     pub fn table(&self, placement: &Placement, stages: &[Stage]) -> Result<CostTable, CostError> {
         let passes = self.passes_on(placement, stages);
-        let of = |op: Op| {
-            let passes = passes(op);
-            match op.kind() {
-                Kind::F => passes.forward.total(),
-                Kind::I => passes.input.total(),
-                Kind::W => passes.split_weights().total(),
-                _ => passes.backward.total(),
-            }
-        };
+        let of = |op: Op| Analytic::seconds(op, passes(op));
         let p = f64::from(placement.devices());
         let mean = |kind| (0..placement.stages()).map(|stage| of(Op::new(kind, stage, 0))).sum::<f64>() / p * 1e3;
         let edges = placement.op_kinds().map(|op| self.arrival(placement, op));
         let comm = edges.fold(0.0, f64::max) * 1e3;
         let summary = Summary::new(mean, comm, self.memory_model().keep(stages));
+        let mut table = self.times(placement, stages, summary)?;
+        table.extras.collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(placement, stages));
+        Ok(self.with_pairs(table, placement, stages))
+    }
+
+    /// Returns [`Analytic::table`] for simulations alone: without summary, and with pairs only if the schedule has some.
+    ///
+    /// # Errors
+    /// As [`Analytic::table`].
+    pub fn bare_table(&self, placement: &Placement, stages: &[Stage], has_pairs: bool) -> Result<CostTable, CostError> {
+        let table = self.times(placement, stages, Summary::new(|_| 0.0, 0.0, 0.0))?;
+        Ok(if has_pairs { self.with_pairs(table, placement, stages) } else { table })
+    }
+
+    fn with_pairs(&self, table: CostTable, placement: &Placement, stages: &[Stage]) -> CostTable {
+        match self.sub_ops(placement, stages) {
+            Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
+            None => table,
+        }
+    }
+
+    /// Returns the seconds of an op's passes.
+    fn seconds(op: Op, passes: Passes) -> f64 {
+        match op.kind() {
+            Kind::F => passes.forward.total(),
+            Kind::I => passes.input.total(),
+            Kind::W => passes.split_weights().total(),
+            _ => passes.backward.total(),
+        }
+    }
+
+    fn times(&self, placement: &Placement, stages: &[Stage], summary: Summary) -> Result<CostTable, CostError> {
+        let passes = self.passes_on(placement, stages);
         let blocked = self.blocked(placement);
-        let mut table = CostTable::new(placement, TickUnits::MILLISECONDS, summary, |op| {
-            let duration = ns(of(op));
+        let table = CostTable::new(placement, TickUnits::MILLISECONDS, summary, |op| {
+            let duration = ns(Analytic::seconds(op, passes(op)));
             let after = if placement.leaves_device(op) { blocked } else { 0 };
             OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }
         });
-        table.extras.collectives = self.layout.fsdp.as_ref().map(|_| self.collectives(placement, stages));
         table.check_clock(placement, self.layout.micro)?;
-        Ok(match self.sub_ops(placement, stages) {
-            Some(sub_ops) => table.with_sub_ops(placement, &sub_ops),
-            None => table,
-        })
+        Ok(table)
     }
 }
 

@@ -2,18 +2,21 @@
 
 use super::Analytic;
 use pipesim_models::layout::{ParallelConfig, Recompute};
-use pipesim_models::memory::{Memory, MemoryModel};
+use pipesim_models::memory::Memory;
 use pipesim_models::model_spec::Stage;
+use pipesim_schedule::moments::Moments;
 use pipesim_schedule::op::{Kind, Op};
 use pipesim_schedule::placement::Placement;
 use pipesim_schedule::schedule::{Programs, Schedule};
+use std::sync::Arc;
 
 impl Analytic {
     /// Returns the costs with this memory capacity per device.
     pub fn with_memory(&self, bytes: u64) -> Analytic {
         let mut analytic = self.clone();
-        analytic.machine.hardware.set_memory(bytes);
-        analytic.others.values_mut().for_each(|own| own.machine.hardware.set_memory(bytes));
+        let set = |analytic: &mut Analytic| Arc::make_mut(&mut analytic.machine).hardware.set_memory(bytes);
+        set(&mut analytic);
+        analytic.others.values_mut().for_each(set);
         analytic
     }
 
@@ -26,14 +29,11 @@ impl Analytic {
         (room >= 1.0).then_some(room)
     }
 
-    /// Returns the costs with the fewest recomputed layers per stage with which `schedule` fits into `bytes`; `None` if it fits without, or
-    /// not unless some stage recomputes all.
-    pub fn with_fewest(&self, bytes: u64, stages: &[Stage], schedule: &Schedule) -> Option<Analytic> {
+    /// Returns the costs with the fewest recomputed layers per stage with which a schedule with these moments fits into `bytes`; `None` if it
+    /// fits without, or not unless some stage recomputes all.
+    pub fn with_fewest(&self, bytes: u64, stages: &[Stage], moments: &Moments) -> Option<Analytic> {
         let layout = |layers| ParallelConfig { recompute: Recompute::Block(layers), ..self.layout.clone() };
-        let fits = |layers| {
-            let memory_model = MemoryModel::new(&self.model, &layout(layers), &self.machine.stack);
-            memory_model.totals(bytes, stages, schedule).fits
-        };
+        let fits = |layers| self.memory_model_under(&layout(layers)).totals(stages, moments).all(|used| used <= bytes);
         let most = stages.iter().map(Stage::layers).max()? as u32;
         let (mut few, mut enough) = (0, most.checked_sub(1)?);
         if fits(few) || !fits(enough) {
@@ -43,7 +43,7 @@ impl Analytic {
             let middle = few.midpoint(enough);
             if fits(middle) { enough = middle } else { few = middle }
         }
-        Analytic::new(self.model, self.machine.clone(), layout(enough)).ok()
+        self.under(layout(enough)).ok()
     }
 
     /// Returns a lower bound of the memory of any order on `placement`: the memory of one micro-batch at a time. `None` if the model

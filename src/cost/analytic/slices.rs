@@ -64,7 +64,7 @@ impl Analytic {
     /// Returns what computes a stage's layers again, with their communication, as `--recompute full` does. Embedding and head are not
     /// computed again.
     fn repeated(&self, stage: &Stage) -> Pass {
-        let layers = self.spec.parts.iter().zip(&self.passes).filter(|(part, _)| part.is_layer());
+        let layers = self.spec.parts.iter().zip(&*self.passes).filter(|(part, _)| part.is_layer());
         let of = layers.map(|(part, passes): (_, &Passes)| passes.forward * stage.count(part.name) as f64);
         of.fold(Pass::default(), |sum, pass| sum + pass)
     }

@@ -265,17 +265,19 @@ impl Analytic {
     }
 
     /// Returns a lower bound, in seconds, of the iteration time of every order on `placement` and every split of the layers, as
-    /// [`Analytic::least_iteration`] of one. `pipeline` is [`Analytic::least_pipeline`], and `stages` any split.
+    /// [`Analytic::least_iteration`] of one. `pipeline` is [`Analytic::least_pipeline`], `exchanged` is [`Analytic::least_exchange`], and
+    /// `stages` any split.
     pub fn least_of_splits(
         &self,
         [pipeline, mean]: [f64; 2],
+        exchanged: [f64; 2],
         times: &SplitTimes,
         placement: &Placement,
         stages: &[Stage],
     ) -> f64 {
         let stack = &self.machine.stack;
         // the mean device bounds the longest
-        let [exchange, optimizer] = self.least_after(times, placement);
+        let [exchange, optimizer] = self.least_after(times, placement, exchanged);
         // every op is rounded to nanoseconds
         let rounding = f64::from(2 * (self.layout.micro + 1)) * f64::from(placement.stages() + placement.devices());
         let lasted = pipeline.max(mean + 1e9 * exchange) - rounding;
@@ -334,12 +336,13 @@ impl Analytic {
         [down, up]
     }
 
-    /// Returns lower bounds of the devices' mean exposed exchange and of the longest optimizer step, in seconds.
-    fn least_after(&self, times: &SplitTimes, placement: &Placement) -> [f64; 2] {
+    /// Returns lower bounds of the devices' mean exchange and of the longest optimizer step, in seconds, if each stage is on `copies` of
+    /// `devices` devices.
+    pub fn least_exchange(&self, times: &SplitTimes, copies: u32, devices: u32) -> [f64; 2] {
         if !self.others.is_empty() {
             return [0.0; 2];
         }
-        let share = f64::from(placement.directions()) / f64::from(placement.devices());
+        let share = f64::from(copies) / f64::from(devices);
         let [dense, experts] = times.parameters;
         let [of_dense, of_experts] = self.layout.replicas();
         let groups = [(dense, of_dense), (experts, of_experts)];
@@ -347,14 +350,23 @@ impl Analytic {
         let exchange =
             |(parameters, replicas)| self.exchange(parameters * share, replicas) - self.exchange(1.0, replicas);
         let exchange = groups.iter().map(|&group| exchange(group).max(0.0)).sum::<f64>();
-        let chunks = self.chunks(placement);
-        let window = self.window(times.backward * share, placement);
-        let exposed = (exchange - window).max(exchange * self.machine.stack.data_exposed / chunks);
         let updated = groups.map(|(parameters, replicas)| {
             let parameters = parameters * share;
             if self.layout.zero == Zero::None { parameters } else { parameters / f64::from(replicas.shard) }
         });
-        [exposed, self.update(self, updated.iter().sum())]
+        [exchange, self.update(self, updated.iter().sum())]
+    }
+
+    /// Returns lower bounds of the devices' mean exposed exchange and of the longest optimizer step, in seconds.
+    fn least_after(&self, times: &SplitTimes, placement: &Placement, [exchange, update]: [f64; 2]) -> [f64; 2] {
+        if !self.others.is_empty() {
+            return [0.0; 2];
+        }
+        let share = f64::from(placement.directions()) / f64::from(placement.devices());
+        let chunks = self.chunks(placement);
+        let window = self.window(times.backward * share, placement);
+        let exposed = (exchange - window).max(exchange * self.machine.stack.data_exposed / chunks);
+        [exposed, update]
     }
 }
 

@@ -281,6 +281,26 @@ impl ParallelConfig {
         [self.pp, self.tp, self.cp, self.dp].into_iter().map(u64::from).product()
     }
 
+    /// Returns whether every part of a model costs the same per micro-batch in both layouts.
+    pub fn has_parts_of(&self, other: &ParallelConfig) -> bool {
+        // ZeRO-3 gathers weights in every pass
+        let gathered = |layout: &ParallelConfig| {
+            (layout.zero == Zero::Weights).then_some((layout.dp, layout.shard, layout.micro, layout.rounds))
+        };
+        let degrees = |layout: &ParallelConfig| [layout.tp, layout.cp, layout.ep, layout.etp, layout.micro_batch_size];
+        // the GPUs of a group in a node depend on all GPUs
+        let all =
+            |layout: &ParallelConfig| (layout.gpus(), layout.sequence, layout.precision, layout.sequence_parallel);
+        let repeated = |layout: &ParallelConfig| (layout.recompute.of_layer(true), layout.recompute.is_of_some());
+        degrees(self) == degrees(other)
+            && all(self) == all(other)
+            && repeated(self) == repeated(other)
+            && gathered(self) == gathered(other)
+            && self.options() == other.options()
+            && (self.attention, self.routing) == (other.attention, other.routing)
+            && (&self.packed, &self.stack, &self.fsdp) == (&other.packed, &other.stack, &other.fsdp)
+    }
+
     /// Returns the number of stages, S.
     pub fn stages(&self) -> u32 {
         self.pp.saturating_mul(self.chunks)

@@ -2,11 +2,11 @@
 
 use super::model::MemoryModel;
 use super::peak::Peak;
-use crate::model_spec::Stage;
+use crate::model_spec::{SplitItems, Stage};
 use pipesim_schedule::op::Kind;
 use pipesim_schedule::placement::Placement;
 
-impl MemoryModel {
+impl MemoryModel<'_> {
     /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement`: its states, one micro-batch's
     /// activations, and what is outside of the framework's allocator.
     pub fn least(&self, placement: &Placement, stages: &[Stage]) -> u64 {
@@ -25,32 +25,23 @@ impl MemoryModel {
         (0..placement.devices()).map(of).max().unwrap_or(0).saturating_add(context)
     }
 
-    /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement` and any split of the layers. It is the mean of the
+    /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement` and any split into `items`. It is the mean of the
     /// devices' states and of what they keep of a micro-batch of one of their stages, or what the head alone takes.
-    pub fn least_of_splits(&self, placement: &Placement) -> u64 {
-        let layers = self.spec.outline().layers();
-        let alone: Vec<usize> = (0..layers + 2).map(|item| usize::from(item > 0 && item <= layers)).collect();
-        let (Ok(whole), Ok(items)) = (self.spec.split(1, None), self.spec.split(layers + 2, Some(&alone))) else {
-            return 0;
-        };
+    pub fn least_of_splits(&self, items: &SplitItems, placement: &Placement) -> u64 {
         let keeps = self.stack.outputs_kept != 1.0;
         let kept = |stage: &Stage| if keeps { self.saved(stage, Kind::F) } else { 0 };
         let states = |stages: &[Stage]| {
             let (_, states) = self.states(&stages.iter().collect::<Vec<_>>());
             states.into_iter().fold(0, u64::saturating_add)
         };
-        let inner = &items[1..=layers];
-        let is_new =
-            |number: &usize| inner[..*number].last().is_none_or(|other| !other.counts().eq(inner[*number].counts()));
         // what a layer keeps depends on its neighbours if some are recomputed
-        let alike = if self.layout.recompute.is_of_layers() { 0 } else { layers };
-        let of_layers = (0..alike).filter(is_new).map(|number| kept(&inner[number])).min().unwrap_or(0);
+        let of_layers = if self.layout.recompute.is_of_layers() { None } else { items.kinds.iter().map(kept).min() };
         // the largest stage of a device has at least the mean of its stages
-        let of_layers = of_layers.saturating_mul(layers as u64) / u64::from(placement.stages().max(1));
-        let all = states(&whole).saturating_mul(placement.directions().into());
+        let of_layers =
+            of_layers.unwrap_or(0).saturating_mul(items.layers as u64) / u64::from(placement.stages().max(1));
+        let all = states(&items.whole).saturating_mul(placement.directions().into());
         let mean = (all / u64::from(placement.devices().max(1))).saturating_add(of_layers);
-        let head = &items[layers + 1..];
-        let head = states(head).saturating_add(head.iter().map(kept).sum());
+        let head = states(&items.last).saturating_add(items.last.iter().map(kept).sum());
         let context = if keeps { self.unmanaged(0, Peak::default()) } else { 0 };
         // bytes of a device are rounded down
         mean.max(head).saturating_sub(64).saturating_add(context)

@@ -6,6 +6,7 @@
 //! outside of the framework's allocator.
 
 mod experts;
+mod held;
 mod least;
 mod llm_c;
 mod model;
@@ -17,7 +18,7 @@ mod units;
 
 pub use experts::MixtureMemory;
 pub use model::MemoryModel;
-pub use peak::{Peak, SavedActivations, peak, peak_by};
+pub use peak::{Peak, SavedActivations, peak, peak_at, peak_by};
 
 use serde::Serialize;
 

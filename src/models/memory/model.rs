@@ -1,25 +1,28 @@
 //! Memory model of one layout: per stage and per device.
 
 use super::experts::{MixtureMemory, dispatched, saved};
-use super::peak::{Peak, SavedActivations, peak, peak_by};
-use super::states::{self, embedding_elements, state_bytes};
+use super::peak::{Peak, SavedActivations, peak_at, peak_by};
+use super::states::{embedding_elements, state_bytes};
 use super::{DeviceMemory, Memory, llm_c};
 use crate::hardware::Stack;
-use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart, Replicas, Zero};
+use crate::layout::{Attention, ParallelConfig, Precision, Recompute, RecomputePart};
 use crate::model_spec::transformer::{Config, Style};
 use crate::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Part, Stage, Storage};
+use pipesim_schedule::moments::Moments;
 use pipesim_schedule::op::Kind;
+use pipesim_schedule::placement::Placement;
 use pipesim_schedule::schedule::Schedule;
 use pipesim_schedule::sharding::{Collective, CollectiveKind, Placed};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a model's parts save and need under a layout, on one rank of a device.
 #[derive(Clone, Debug)]
-pub struct MemoryModel {
+pub struct MemoryModel<'a> {
     pub(super) model: Config,
-    pub(super) layout: ParallelConfig,
-    pub(super) stack: Stack,
-    pub(super) spec: ModelSpec,
+    pub(super) layout: Cow<'a, ParallelConfig>,
+    pub(super) stack: Cow<'a, Stack>,
+    pub(super) spec: Cow<'a, ModelSpec>,
     /// Rows of a micro-batch or slice on a rank.
     pub(super) micro: MicroBatch,
     pub(super) storage: Storage,
@@ -28,57 +31,88 @@ pub struct MemoryModel {
 }
 
 /// Returns the stages that a device holds.
-fn held_by<'a>(device: u32, stages: &'a [Stage], schedule: &Schedule) -> Vec<&'a Stage> {
-    schedule.placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect()
+fn held_by<'a>(device: u32, stages: &'a [Stage], placement: &Placement) -> Vec<&'a Stage> {
+    placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect()
 }
 
-impl MemoryModel {
+impl MemoryModel<'_> {
     /// Returns the memory model of `model` under `layout`, trained by `stack`.
-    pub fn new(model: &Config, layout: &ParallelConfig, stack: &Stack) -> MemoryModel {
-        let storage = storage(model, layout, stack);
+    pub fn new(model: &Config, layout: &ParallelConfig, stack: &Stack) -> MemoryModel<'static> {
+        let (layout, stack) = (Cow::Owned(layout.clone()), Cow::Owned(stack.clone()));
+        MemoryModel::with(model, Cow::Owned(model.spec()), layout, stack)
+    }
+
+    /// Returns the memory model of `model`, whose specification is `spec`.
+    pub fn of_spec<'a>(
+        model: &Config,
+        spec: &'a ModelSpec,
+        layout: &'a ParallelConfig,
+        stack: &'a Stack,
+    ) -> MemoryModel<'a> {
+        MemoryModel::with(model, Cow::Borrowed(spec), Cow::Borrowed(layout), Cow::Borrowed(stack))
+    }
+
+    fn with<'a>(
+        model: &Config,
+        spec: Cow<'a, ModelSpec>,
+        layout: Cow<'a, ParallelConfig>,
+        stack: Cow<'a, Stack>,
+    ) -> MemoryModel<'a> {
+        let storage = storage(model, &layout, &stack);
         // rows are per rank; keys cover the whole sequence
         let micro = MicroBatch { sequences: 1, tokens: usize::try_from(layout.micro_tokens()).unwrap_or(usize::MAX) };
-        let (layout, stack, is_slice) = (layout.clone(), stack.clone(), false);
-        MemoryModel { model: *model, layout, spec: model.spec(), stack, micro, storage, is_slice }
+        MemoryModel { model: *model, layout, spec, stack, micro, storage, is_slice: false }
     }
 
     /// Returns the memory of every device for `schedule`, with layers split into `stages` and `bytes` of capacity.
     pub fn memory(&self, bytes: u64, stages: &[Stage], schedule: &Schedule) -> Memory {
-        let mut memory = self.totals(bytes, stages, schedule);
-        if self.stack.outputs_kept < 1.0 {
-            for device in &mut memory.per_device {
+        let peak = |device, left: &[SavedActivations]| peak_by(schedule.program(device), left, |peak| self.taken(peak));
+        let unsharded = |device| self.unsharded(device, stages, schedule);
+        let mut per_device: Vec<DeviceMemory> = self.each(stages, &schedule.placement, peak, unsharded).collect();
+        if !self.keeps_outputs() {
+            for device in &mut per_device {
                 device.of_which = self.mixture(device.device, stages, schedule, device.activations);
             }
         }
-        memory
+        Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
     }
 
-    /// Returns [`MemoryModel::memory`] without the breakdown of a mixture of experts.
-    pub fn totals(&self, bytes: u64, stages: &[Stage], schedule: &Schedule) -> Memory {
-        let left = if self.stack.outputs_kept == 1.0 { Vec::new() } else { self.all_left(stages) };
-        let mut per_device: Vec<DeviceMemory> = Vec::with_capacity(schedule.devices() as usize);
+    /// Returns the bytes of every device for a schedule with these moments, on `stages`.
+    pub fn totals<'m>(&'m self, stages: &'m [Stage], moments: &'m Moments) -> impl Iterator<Item = u64> + 'm {
+        let peak = |device, left: &[SavedActivations]| peak_at(moments.of(device), left, |peak| self.taken(peak));
+        self.each(stages, &moments.placement, peak, |_| None).map(|device| device.total)
+    }
+
+    /// Returns the memory of every device without the breakdown of a mixture of experts. `peak` returns that of a device whose stages save so
+    /// much, and `unsharded` what FSDP gathers there.
+    fn each<'m>(
+        &'m self,
+        stages: &'m [Stage],
+        placement: &'m Placement,
+        peak: impl Fn(u32, &[SavedActivations]) -> Peak + 'm,
+        unsharded: impl Fn(u32) -> Option<u64> + 'm,
+    ) -> impl Iterator<Item = DeviceMemory> + 'm {
+        let left = self.all_left(stages);
         let (mut counted, mut states) = (Vec::new(), Default::default());
-        for device in 0..schedule.devices() {
-            if left.is_empty() {
-                per_device.push(self.device(device, stages, schedule));
-                continue;
-            }
-            let held = held_by(device, stages, schedule);
+        (0..placement.devices()).map(move |device| {
+            let held = held_by(device, stages, placement);
             // most devices hold as many parts as the one before
             let counts: Vec<(&str, usize)> = held.iter().flat_map(|stage| stage.counts()).collect();
             if device == 0 || counts != counted {
                 (counted, states) = (counts, self.states(&held));
             }
-            let peak = peak_by(schedule.program(device), &left, |peak| self.taken(peak));
-            per_device.push(self.device_with(device, stages, schedule, peak, states));
-        }
-        Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
+            self.device_with(device, &held, placement, peak(device, &left), (states, unsharded(device)))
+        })
     }
 
     /// Returns [`MemoryModel::left`] of each stage, calculated once for stages that hold the same.
     fn all_left(&self, stages: &[Stage]) -> Vec<SavedActivations> {
+        if self.keeps_outputs() {
+            let left = stages.iter().map(|stage| llm_c::left(&self.spec, stage, self.micro, self.keys()));
+            return left.collect();
+        }
         // where kinds of layers alternate, stages with the same numbers may differ in their order
-        let is_ordered = self.spec.outline().order.is_empty();
+        let is_ordered = self.spec.order.is_empty();
         let mut left: Vec<SavedActivations> = Vec::with_capacity(stages.len());
         for (number, stage) in stages.iter().enumerate() {
             let same = stages[..number].iter().rposition(|other| is_ordered && other.counts().eq(stage.counts()));
@@ -99,7 +133,7 @@ impl MemoryModel {
     /// free as a whole. A micro-batch that starts while others are held gets pieces of theirs, of other sizes; the loss's
     /// temporaries leave segments in which gradients are allocated. A single micro-batch in flight reuses its own blocks.
     fn fragments(&self, Peak { others, running, .. }: Peak) -> u64 {
-        let Stack { activation_fragmentation, working_fragmentation, .. } = self.stack;
+        let Stack { activation_fragmentation, working_fragmentation, .. } = *self.stack;
         (activation_fragmentation * others as f64 + working_fragmentation * running as f64) as u64
     }
 
@@ -241,44 +275,38 @@ impl MemoryModel {
         }
     }
 
-    /// Returns the memory of `device` for `schedule`.
-    pub fn device(&self, device: u32, stages: &[Stage], schedule: &Schedule) -> DeviceMemory {
-        let (placement, ops) = (&schedule.placement, schedule.program(device));
-        if self.stack.outputs_kept == 1.0 {
-            let held: Vec<&Stage> =
-                placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
-            let left: Vec<SavedActivations> =
-                stages.iter().map(|stage| llm_c::left(&self.spec, stage, self.micro, self.keys())).collect();
-            let buffers = llm_c::buffers(&self.spec, self.micro, self.keys(), placement.devices() > 1);
-            return DeviceMemory::new(device, self.states(&held).1, peak(ops, &left).held, buffers, 0);
-        }
-        let left: Vec<SavedActivations> = stages.iter().map(|stage| self.left(stage)).collect();
-        let peak = peak_by(ops, &left, |peak| self.taken(peak));
-        self.device_at(device, stages, schedule, peak)
+    /// Returns whether software keeps every output, as llm.c does.
+    fn keeps_outputs(&self) -> bool {
+        self.stack.outputs_kept == 1.0
     }
 
     /// Returns the bytes of a moment, with fragmentation.
     pub(super) fn taken(&self, peak: Peak) -> u64 {
-        peak.total().saturating_add(self.fragments(peak))
+        peak.total().saturating_add(if self.keeps_outputs() { 0 } else { self.fragments(peak) })
     }
 
     /// Returns the memory of `device` at its `peak`.
     pub(super) fn device_at(&self, device: u32, stages: &[Stage], schedule: &Schedule, peak: Peak) -> DeviceMemory {
-        let states = self.states(&held_by(device, stages, schedule));
+        let held = held_by(device, stages, &schedule.placement);
+        let states = (self.states(&held), self.unsharded(device, stages, schedule));
         let of_which = self.mixture(device, stages, schedule, peak.held);
-        DeviceMemory { of_which, ..self.device_with(device, stages, schedule, peak, states) }
+        DeviceMemory { of_which, ..self.device_with(device, &held, &schedule.placement, peak, states) }
     }
 
-    /// Returns [`MemoryModel::device_at`] without the breakdown of a mixture of experts; the device has these [`MemoryModel::states`].
+    /// Returns [`MemoryModel::device_at`] of a device with these stages, without the breakdown of a mixture of experts; it has these
+    /// [`MemoryModel::states`] and bytes that FSDP gathers.
     fn device_with(
         &self,
         device: u32,
-        stages: &[Stage],
-        schedule: &Schedule,
+        held: &[&Stage],
+        placement: &Placement,
         peak: Peak,
-        (elements, states): ([u64; 2], [u64; 3]),
+        ((elements, states), unsharded): (([u64; 2], [u64; 3]), Option<u64>),
     ) -> DeviceMemory {
-        let placement = &schedule.placement;
+        if self.keeps_outputs() {
+            let buffers = llm_c::buffers(&self.spec, self.micro, self.keys(), placement.devices() > 1);
+            return DeviceMemory::new(device, states, peak.held, buffers, 0);
+        }
         let edges = if placement.devices() > 1 { self.hidden().saturating_mul(2) } else { 0 };
         let bytes = if self.stack.reduced_bytes > 0.0 {
             self.stack.reduced_bytes as u64
@@ -293,38 +321,13 @@ impl MemoryModel {
         let copy =
             if self.layout.precision == Precision::Fp16 { self.shared_out(elements).saturating_mul(4) } else { 0 };
         let running = peak.total().max(copy.max(late)) - peak.held;
-        let unsharded = self.unsharded(device, stages, schedule);
-        let gathered = unsharded.unwrap_or_else(|| self.gathered(&held_by(device, stages, schedule), states));
+        let gathered = unsharded.unwrap_or_else(|| self.gathered(held, states));
         let fixed = gathered.saturating_add(edges).saturating_add(early);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
         let unmanaged = self.unmanaged(allocated, peak);
         let unsharded = unsharded.unwrap_or(0);
         DeviceMemory { unsharded, ..DeviceMemory::new(device, states, held, buffers, unmanaged) }
-    }
-
-    /// Returns the trained elements of a device with these stages on one rank, without and of experts, and the bytes of all together.
-    pub(super) fn states(&self, held: &[&Stage]) -> ([u64; 2], [u64; 3]) {
-        let (all, trained) =
-            (self.elements(held), self.spec.trained_under(held.iter().copied(), self.layout.degrees()));
-        let mut states = [0_u64; 3];
-        for ((all, trained), replicas) in all.into_iter().zip(trained).zip(self.layout.replicas()) {
-            let bytes = |elements| state_bytes(elements, replicas, &self.layout, &self.stack);
-            let [frozen, ..] = bytes(all - trained);
-            states.iter_mut().zip(bytes(trained)).for_each(|(bytes, more)| *bytes = bytes.saturating_add(more));
-            states[0] = states[0].saturating_add(frozen);
-        }
-        (trained, states)
-    }
-
-    fn elements(&self, held: &[&Stage]) -> [u64; 2] {
-        self.spec.elements_under(held.iter().copied(), self.layout.degrees())
-    }
-
-    /// Returns the sum of what `of` makes of the elements without and of experts, each with the ranks that hold the same ones.
-    fn of_groups(&self, elements: [u64; 2], of: impl Fn(u64, Replicas) -> u64) -> u64 {
-        let groups = elements.into_iter().zip(self.layout.replicas());
-        groups.map(|(elements, replicas)| of(elements, replicas)).fold(0, u64::saturating_add)
     }
 
     /// Returns what F saves of attention, of the MLP or shared experts, and of router and experts.
@@ -334,7 +337,7 @@ impl MemoryModel {
 
     /// Returns the breakdown of a device's memory if the model has experts; `activations` is its peak.
     fn mixture(&self, device: u32, stages: &[Stage], schedule: &Schedule, activations: u64) -> MixtureMemory {
-        let held = held_by(device, stages, schedule);
+        let held = held_by(device, stages, &schedule.placement);
         let [_, experts] = self.spec.elements_under(held.iter().copied(), self.layout.degrees());
         if experts == 0 {
             return MixtureMemory::default();
@@ -386,13 +389,6 @@ impl MemoryModel {
         Some(most)
     }
 
-    /// Returns the bytes of the whole weights and gradients of stages on one rank that its data-parallel shard does not hold.
-    fn whole(&self, held: &[&Stage]) -> [u64; 2] {
-        let whole = MemoryModel { layout: ParallelConfig { zero: Zero::None, ..self.layout.clone() }, ..self.clone() };
-        let ((_, whole), (_, shard)) = (whole.states(held), self.states(held));
-        [0, 1].map(|part| whole[part].saturating_sub(shard[part]))
-    }
-
     /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.
     pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
         let (_, states) = self.states(&[stage]);
@@ -413,44 +409,6 @@ impl MemoryModel {
 
     fn keys(&self) -> usize {
         self.layout.sequence as usize
-    }
-
-    /// Returns the number of `elements` that the optimizer updates on one rank.
-    fn shared_out(&self, elements: [u64; 2]) -> u64 {
-        self.of_groups(elements, |elements, replicas| match self.layout.zero {
-            Zero::None => elements,
-            _ => elements.div_ceil(u64::from(replicas.shard)),
-        })
-    }
-
-    /// Returns the bytes of gathered weights and unreduced gradients under ZeRO-3: the running layer, the next one's weights,
-    /// and embedding and head, which stay; never more than what the rank lacks. Tensors that no other rank holds are not gathered.
-    /// Software that keeps them between micro-batches holds all, gradients also under ZeRO-2.
-    fn gathered(&self, held: &[&Stage], [weights, ..]: [u64; 3]) -> u64 {
-        if self.stack.keeps_unsharded > 0.0 {
-            // a single micro-batch reduces each gradient at once
-            let kinds = if self.layout.micro.max(self.layout.rounds) > 1 { 2 } else { 1 };
-            return self.whole(held).into_iter().take(kinds).fold(0, u64::saturating_add);
-        }
-        if self.layout.zero < Zero::Weights {
-            return 0;
-        }
-        let bytes = u64::from(self.layout.precision.bytes());
-        let of = |part: &Part| {
-            let here = held.iter().any(|stage| stage.has(part.name));
-            let is_shared = self.layout.replicas().map(|replicas| replicas.shard > 1);
-            let has_original = held.iter().any(|stage| stage.has(EMBEDDING));
-            let own = part.tensors().filter(|tensor| tensor.tied.is_none() || !has_original);
-            let own = own.filter(|tensor| is_shared[usize::from(tensor.is_of_experts)]);
-            if here { own.map(|tensor| tensor.elements_under(self.layout.degrees())).sum() } else { 0 }
-        };
-        let is_end = |part: &&Part| part.name == EMBEDDING || part.name == HEAD;
-        let ends: u64 = self.spec.parts.iter().filter(is_end).map(of).sum();
-        let layer = self.spec.parts.iter().filter(|part| !is_end(part)).map(of).max().unwrap_or(0);
-        let gathered = (2 * layer + ends).saturating_mul(bytes).saturating_add(layer.max(ends).saturating_mul(bytes));
-        let [each, ..] = states::bytes(self.layout.precision, &self.stack);
-        let whole = self.of_groups(self.elements(held), |elements, _| elements.saturating_mul(each));
-        gathered.min(whole.saturating_sub(weights))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::layout::Recompute;
 use crate::model_spec::{Operation, Part, Stage, Storage};
 use pipesim_schedule::op::Kind;
 
-impl MemoryModel {
+impl MemoryModel<'_> {
     /// Returns the working memory of the backward of a stage. The first layers run backward last, when what later layers saved is freed.
     pub(super) fn in_backward(&self, stage: &Stage) -> u64 {
         let is_block = matches!(self.layout.recompute, Recompute::Block(_));

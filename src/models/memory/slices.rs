@@ -7,7 +7,7 @@ use crate::model_spec::{MicroBatch, Stage, Storage};
 use pipesim_schedule::schedule::Schedule;
 use pipesim_schedule::slices::TokenSpan;
 
-impl MemoryModel {
+impl MemoryModel<'_> {
     /// Returns the memory of every device for a schedule beyond whole micro-batches, whose sequences are cut into `spans`. Its ops run at
     /// `times`, which matter if there are copies.
     pub fn memory_beyond(
@@ -18,11 +18,11 @@ impl MemoryModel {
         spans: &[TokenSpan],
         times: Option<Times<'_>>,
     ) -> Memory {
-        let slices: Vec<MemoryModel> = match spans.len() {
+        let slices: Vec<MemoryModel<'_>> = match spans.len() {
             0 | 1 => vec![self.clone()],
             _ => spans.iter().map(|&span| self.of_slice(span)).collect(),
         };
-        let of = |slice: &MemoryModel| stages.iter().map(|stage| slice.unit(stage)).collect();
+        let of = |slice: &MemoryModel<'_>| stages.iter().map(|stage| slice.unit(stage)).collect();
         let units = Units { by_slice: slices.iter().map(of).collect() };
         // the longest slice determines the buffers
         let longest = slices.iter().max_by_key(|slice| slice.micro.tokens).unwrap_or(self);
@@ -35,7 +35,7 @@ impl MemoryModel {
     }
 
     /// Returns the memory model of a slice, whose tokens also attend to earlier ones.
-    fn of_slice(&self, TokenSpan { before, tokens }: TokenSpan) -> MemoryModel {
+    fn of_slice(&self, TokenSpan { before, tokens }: TokenSpan) -> MemoryModel<'_> {
         let rows = u64::from(self.layout.micro_batch_size) * u64::from(tokens) / u64::from(self.layout.cp.max(1));
         let micro = MicroBatch { sequences: 1, tokens: usize::try_from(rows).unwrap_or(usize::MAX) };
         let storage = Storage { keys: (before + tokens) as usize, ..self.storage };

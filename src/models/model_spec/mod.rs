@@ -44,7 +44,7 @@ pub use part::{
 };
 pub use presets::{model_spec, names, of_hub, transformer_named, unknown, unknown_among};
 pub use sizes::InvalidSizes;
-pub use spec::ModelSpec;
+pub use spec::{ModelSpec, SplitItems};
 pub use split::{Block, Split};
 pub use stage::layer_counts;
 pub use stage::{Outline, SplitError, Stage, TiedSides};

@@ -17,6 +17,19 @@ pub struct ModelSpec {
     pub order: Vec<usize>,
 }
 
+/// What the stages of every split of a model share.
+#[derive(Clone, Debug, Default)]
+pub struct SplitItems {
+    /// The whole model as one stage.
+    pub whole: Vec<Stage>,
+    /// Layers, one for each run of the same kind.
+    pub kinds: Vec<Stage>,
+    /// What the last stage holds besides layers.
+    pub last: Vec<Stage>,
+    /// Number of layers.
+    pub layers: usize,
+}
+
 impl ModelSpec {
     /// Returns the names and counts of the parts.
     pub fn outline(&self) -> Outline {
@@ -36,6 +49,17 @@ impl ModelSpec {
     /// There are more stages than layers, or counts do not add up.
     pub fn split(&self, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<Stage>, SplitError> {
         self.outline().split(stages, explicit)
+    }
+
+    /// Returns what the stages of every split share; `None` without layers.
+    pub fn items(&self) -> Option<SplitItems> {
+        let layers = self.outline().layers();
+        let alone: Vec<usize> = (0..layers + 2).map(|item| usize::from(item > 0 && item <= layers)).collect();
+        let (whole, mut kinds) = (self.split(1, None).ok()?, self.split(layers + 2, Some(&alone)).ok()?);
+        let last = kinds.split_off(layers + 1);
+        kinds.remove(0);
+        kinds.dedup_by(|one, other| one.counts().eq(other.counts()));
+        Some(SplitItems { whole, kinds, last, layers })
     }
 
     /// Arranges the model in the stages of a layout.

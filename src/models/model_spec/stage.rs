@@ -81,14 +81,23 @@ impl Outline {
     /// Splits the layers into `stages` runs, by `explicit` counts or evenly. If the division leaves a remainder, the first
     /// stages take it, since the last one has the head. Only the first and the last stage may have no layers.
     pub fn split(&self, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<Stage>, SplitError> {
-        let counts = layer_counts(self.layers(), stages, explicit)?;
-        let mut end = 0;
-        let stage = |(stage, count): (usize, usize)| {
-            let run = end..end + count;
+        Ok(self.first_layers(&layer_counts(self.layers(), stages, explicit)?))
+    }
+
+    /// Returns stages with these numbers of layers, from the first on, which need not be all.
+    pub fn first_layers(&self, counts: &[usize]) -> Vec<Stage> {
+        let (layers, stages, mut end) = (self.layers(), counts.len(), 0_usize);
+        let stage = |(stage, count): (usize, &usize)| {
+            let run = end..end.saturating_add(*count).min(layers);
             end = run.end;
             self.stage(run, [stage == 0, stage + 1 == stages, stage + 1 == stages])
         };
-        Ok(counts.into_iter().enumerate().map(stage).collect())
+        counts.iter().enumerate().map(stage).collect()
+    }
+
+    /// Returns whether all layers are alike.
+    pub fn is_even(&self) -> bool {
+        self.parts[self.inner()].iter().filter(|(_, count)| *count > 0).count() <= 1
     }
 
     /// Returns the stages of a layout; some may be empty.

@@ -62,7 +62,7 @@ impl Asked<'_> {
         numbers: &Numbers,
         field: impl for<'m> Fn(&'m mut Platform, &str) -> Option<&'m mut f64>,
     ) -> Result<StepEstimate, Error> {
-        let mut machine = self.analytic.machine.clone();
+        let mut machine = Platform::clone(&self.analytic.machine);
         for (key, value) in numbers {
             if let Some(number) = field(&mut machine, key) {
                 *number = *value;

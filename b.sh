@@ -1,1 +1,0 @@
-cd /tmp/wt/fifty; bash /tmp/build.sh /tmp/wt/fifty -fifty
