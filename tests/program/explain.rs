@@ -69,7 +69,7 @@ fn a_cap_bounds_what_is_offered() {
     let capped = explained("-p 4 -m 8 -s gpipe --memory-cap 3")[0].clone();
     assert_eq!(capped["advice"]["limit"], 3.0);
     let sentences: Vec<&str> = capped["sentences"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();
-    let within = sentences.iter().find(|text| text.starts_with("Within --memory-cap 3")).unwrap();
+    let within = sentences.iter().find(|text| text.contains("Within --memory-cap 3, ")).unwrap();
     for change in changes(&capped, "schedule") {
         let named = within.contains(&format!("`{}`", change["change"].as_str().unwrap()));
         assert!(!named || change["peak_activations"].as_f64().unwrap() <= 3.0, "{within} {change}");
