@@ -42,7 +42,8 @@ impl Report {
                 "+0.0 %" | "−0.0 %" => " (equal)".to_string(),
                 share => format!(" ({share})"),
             });
-            Some(format!("{} {}{difference}", entry.name, quantity(value, &unit)))
+            let fits = if entry.fits == Some(false) { ", does not fit" } else { "" };
+            Some(format!("{} {}{difference}{fits}", entry.name, quantity(value, &unit)))
         });
         let shown: Vec<String> = shown.collect();
         format!("{asked}: {}", shown.join(", "))

@@ -102,6 +102,8 @@ pub struct Entry {
     pub over_steps: Vec<(&'static str, f64)>,
     /// In what no published step is like the predicted one; `None` if that is unknown.
     pub outside: Option<String>,
+    /// Whether a model on hardware fits into memory; `None` if that is unknown.
+    pub fits: Option<bool>,
     /// Makespans of all measured steps, in ms.
     pub step_ms: Vec<f64>,
     /// Remarks for the reader, one sentence each.

@@ -6,7 +6,11 @@ use pipesim_report::{ITERATION, MEMORY, QUESTION, Report};
 use std::path::Path;
 
 /// Writes into the headline of `report` what was asked, how long a step takes, and by how much the schedules differ.
-pub fn add(report: &mut Report, question: &Question, layouts: &[Analytic]) {
+pub fn add(report: &mut Report, question: &Question, layouts: &[Analytic], predictions: &[Predicted]) {
+    let entries = report.entries.iter_mut().filter(|entry| entry.predicted.is_some());
+    for (entry, one) in entries.zip(predictions) {
+        entry.fits = one.estimate.as_ref().map(|estimate| estimate.memory.fits);
+    }
     report.title = match layouts {
         [analytic] => report.headline_of(&asked(question, analytic)),
         _ => report.headline_of(&report.title),

@@ -5,6 +5,7 @@ use pipesim_answer::question::{LayoutFigures, Predicted, Prepared, Question, ans
 use pipesim_answer::resolve::Host;
 use pipesim_answer::step_estimate::StepEstimate;
 use pipesim_report::{Table, gibibytes, number, quantity};
+use std::collections::BTreeMap;
 
 /// Returns the question about `schedule` on one layout of `asked`, and its schedule with the settings that the layouts do not share.
 fn alone(asked: &Question, schedule: &str, one: &Predicted) -> Option<(Question, String)> {
@@ -39,10 +40,12 @@ pub fn lines(
 ) -> Vec<String> {
     let Some(analytic) = prepared.layouts().first() else { return Vec::new() };
     let each = schedules.iter().zip(predictions);
-    let known = each.filter_map(|(schedule, one)| Some((alone(asked, schedule, one)?, one.estimate.clone()?)));
+    let known = each.filter_map(|(schedule, one)| Some((alone(asked, schedule, one)?, one.estimate.clone()?, one)));
     let mut steps: Vec<(String, StepEstimate)> = Vec::new();
+    let mut besides: BTreeMap<String, String> = BTreeMap::new();
     let mut questions = Vec::new();
-    for ((question, settings), estimate) in known {
+    for ((question, settings), estimate, one) in known {
+        besides.insert(settings.clone(), prediction::asked_besides(one));
         steps.push((settings, estimate));
         questions.push(question);
     }
@@ -57,18 +60,21 @@ pub fn lines(
         format!("pipesim explain with {settings} and the other options as they are says what would shorten it.")
     };
     let asked = prediction::asked_of_layouts(analytic, prepared.layouts().len());
-    prediction::layout_lines(asked, &steps, next)
+    let besides = |settings: &str| besides.get(settings).cloned().unwrap_or_default();
+    prediction::layout_lines(asked, &steps, besides, next)
 }
 
 /// Returns a table of layouts, the fastest per GPU first.
 pub fn table(predictions: &[Predicted]) -> Table {
-    let header = ["schedule", "tp", "pp", "dp", "micro-batch", "GPUs", "iteration", "tokens/s/GPU", "memory", "fits"];
-    let known = predictions.iter().filter_map(|one| Some((&one.figures.schedule, one.estimate.as_ref()?, one.layout?)));
-    let mut sorted: Vec<(&String, &StepEstimate, LayoutFigures)> = known.collect();
+    let header =
+        ["schedule", "tp", "pp", "dp", "micro-batch", "m", "GPUs", "iteration", "tokens/s/GPU", "memory", "fits"];
+    let known = predictions.iter().filter_map(|one| Some((one, one.estimate.as_ref()?, one.layout?)));
+    let mut sorted: Vec<(&Predicted, &StepEstimate, LayoutFigures)> = known.collect();
     sorted.sort_by(|(_, a, _), (_, b, _)| b.tokens_per_second_per_gpu.total_cmp(&a.tokens_per_second_per_gpu));
-    let row = |(name, estimate, layout): (&String, &StepEstimate, LayoutFigures)| {
-        let mut cells = vec![name.clone()];
-        cells.extend([layout.tp, layout.pp, layout.dp, layout.micro_batch_size].map(|number| number.to_string()));
+    let row = |(one, estimate, layout): (&Predicted, &StepEstimate, LayoutFigures)| {
+        let mut cells = vec![one.figures.schedule.clone()];
+        let numbers = [layout.tp, layout.pp, layout.dp, layout.micro_batch_size, one.figures.microbatches];
+        cells.extend(numbers.map(|number| number.to_string()));
         cells.push(estimate.gpus.to_string());
         cells.push(quantity(1e3 * estimate.iteration_s, "ms"));
         cells.push(number(estimate.tokens_per_second_per_gpu));

@@ -31,14 +31,25 @@ pub fn lines(analytic: &Analytic, predictions: &[Predicted], next: &str) -> Vec<
 /// Returns the name of a prediction's schedule, with the layers that balancing moved: `1f1b with layers 9,9,8,6, 9.6 % shorter than 8,8,8,8`.
 fn named(one: &Predicted) -> String {
     let name = &one.figures.schedule;
-    let Some(found) = one.figures.balance.as_ref() else { return name.clone() };
+    split(one).map_or_else(|| name.clone(), |split| format!("{name} with {split}"))
+}
+
+/// Returns the layers that balancing found, and what they gain: `layers 9,9,8,6, 9.6 % shorter than 8,8,8,8`.
+fn split(one: &Predicted) -> Option<String> {
+    let found = one.figures.balance.as_ref()?;
     let (layers, before, (now, then)) = (listed(&found.layers), listed(&found.layers_before), found.times());
     let proof = if found.is_optimal { "no split is" } else { "none tried is" };
-    match (layers == before, found.fits_before) {
-        (true, _) => format!("{name} with layers {layers} ({proof} shorter)"),
-        (false, true) => format!("{name} with layers {layers}, {} shorter than {before}", percent(1.0 - now / then)),
-        (false, false) => format!("{name} with layers {layers} ({before} does not fit)"),
-    }
+    Some(match (layers == before, found.fits_before) {
+        (true, _) => format!("layers {layers} ({proof} shorter)"),
+        (false, true) => format!("layers {layers}, {} shorter than {before}", percent(1.0 - now / then)),
+        (false, false) => format!("layers {layers} ({before} does not fit)"),
+    })
+}
+
+/// Says which layers balancing found and what random durations add, as far as they were asked for.
+pub(crate) fn asked_besides(one: &Predicted) -> String {
+    let split = split(one).map(|split| format!(" It has {split}."));
+    split.into_iter().chain(noise(one)).collect()
 }
 
 /// Says what random durations add to a pipeline, if they were asked for.
@@ -53,8 +64,14 @@ fn noise(one: &Predicted) -> Option<String> {
 }
 
 /// Returns at most six lines about steps of several layouts, each with its schedule and the settings that only it has: what was asked, whether
-/// the fastest fits, the best that fits, and the one after it. `next` says what to do with the settings of the best.
-pub fn layout_lines(asked: String, steps: &[(&str, &StepEstimate)], next: impl Fn(&str) -> String) -> Vec<String> {
+/// the fastest fits, the best that fits with what `besides` says of it, and the one after it. `next` says what to do with the settings of the
+/// best.
+pub fn layout_lines(
+    asked: String,
+    steps: &[(&str, &StepEstimate)],
+    besides: impl Fn(&str) -> String,
+    next: impl Fn(&str) -> String,
+) -> Vec<String> {
     let mut sorted = steps.to_vec();
     let speed = |step: &StepEstimate| step.tokens_per_second_per_gpu;
     sorted.sort_by(|a, b| speed(b.1).total_cmp(&speed(a.1)));
@@ -62,7 +79,7 @@ pub fn layout_lines(asked: String, steps: &[(&str, &StepEstimate)], next: impl F
     let Some(best) = fitting.first().copied().or(sorted.first()) else { return Vec::new() };
     let mut lines = vec![asked];
     lines.extend(sorted.first().filter(|(_, step)| !step.memory.fits).map(misfit));
-    lines.extend([time(*best, fitting.is_empty()), losses(best.1)]);
+    lines.extend([time(*best, fitting.is_empty()), losses(best.1) + &besides(best.0)]);
     let second = fitting.get(1).map(|(name, step)| {
         let change = changed(speed(step) / speed(best.1) - 1.0);
         format!("The next is {name}, {change} tokens/s/GPU")

@@ -102,9 +102,7 @@ fn length(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
     let found = number.trim().parse::<f64>().map(|number| number * pixels);
     let fitting = found.ok().filter(|length| range.contains(length));
     let (low, high) = (range.start(), range.end());
-    fitting.ok_or_else(|| {
-        format!("expected a length from {low} to {high} px, in px, in, mm or pt, as {low}px, found '{text}'")
-    })
+    fitting.ok_or_else(|| format!("expected {low} to {high} px, in px, in, mm or pt, as {low}px, found '{text}'"))
 }
 
 impl LookOptions {

@@ -16,9 +16,9 @@ const MOST: usize = 10_000;
 
 /// Returns the name of a prediction with its layout.
 fn label(one: &Predicted) -> String {
-    let name = &one.figures.schedule;
+    let (name, m) = (&one.figures.schedule, one.figures.microbatches);
     one.layout.map_or_else(String::new, |LayoutFigures { tp, pp, dp, micro_batch_size, .. }| {
-        format!("{name} tp={tp} p={pp} dp={dp} micro-batch={micro_batch_size}")
+        format!("{name} tp={tp} p={pp} dp={dp} micro-batch={micro_batch_size} m={m}")
     })
 }
 

@@ -276,7 +276,7 @@ impl Predict {
         }
         add_columns(&mut report, &predictions);
         if !question.are_several() {
-            headline::add(&mut report, question, prepared.layouts());
+            headline::add(&mut report, question, prepared.layouts(), &predictions);
         }
         headline::note(&mut report, question, &predictions);
         write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
