@@ -249,7 +249,7 @@ impl StepExplanation {
         for changes in rest.chunk_by(|one, other| one.what.kind() == other.what.kind()) {
             let fits = |change: &&&Change| change.fits != Some(false);
             let Some(change) = changes.iter().filter(fits).find(|change| change.saves > LEAST) else {
-                let (possible, large): (Vec<&Change>, Vec<&Change>) = changes.iter().partition(|change| fits(&change));
+                let (possible, large): (Vec<&Change>, Vec<&Change>) = changes.iter().partition(|change| fits(change));
                 let names = |changes: Vec<&Change>| changes.iter().map(|change| change.what.to_string()).collect();
                 useless.extend(
                     Some(names(possible)).filter(|names: &Vec<String>| !names.is_empty()).map(|names| joined(&names).0),
