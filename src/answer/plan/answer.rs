@@ -4,14 +4,14 @@ use super::journal::LayoutOutcome;
 use super::question::Question;
 use super::reason::{PlanError, Reason};
 use super::search::{Limits, Observer, Search, Silent};
-use super::space::{Candidate, Key, Space, key};
+use super::space::Candidate;
 use crate::question::Risk;
 use crate::step_estimate::{StepEstimate, class};
 use pipesim_cost::analytic::GpuGroup;
 use pipesim_models::hull::HullPoint;
 use pipesim_models::layout::{ParallelConfig, Preference, Recompute};
 use pipesim_sim::sweep;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Relative difference of two iteration times below which predictions cannot rank the layouts. Published measurements of one
 /// and the same layout differ by 1 to 6 %.
@@ -101,38 +101,33 @@ impl Search<'_> {
         };
         // the question itself is the same for all
         let asked = outside(&question.base());
-        let ways = |space: &Space, candidate: &Candidate| {
-            self.unlike(candidate, || outside(&space.layout(question, candidate))).saturating_sub(asked)
+        let ways = |candidate: &Candidate| {
+            self.unlike(candidate, || outside(&self.space.layout(question, candidate))).saturating_sub(asked)
         };
         let is_mixture = question.model.experts.is_some();
         let end = |ways: usize| class(machine, &question.base(), is_mixture, ways).factors()[1];
-        let most = ways(&self.space, &self.space.candidates[number as usize]);
+        let candidates = &self.space.candidates;
+        let most = ways(&candidates[number as usize]);
+        // those with the lowest bounds come first
+        let near = |limit: f64, most: usize| {
+            let is_near = move |(_, one): &(u32, &Candidate)| !self.space.shape(one).is_open && ways(one) <= most;
+            (0..).zip(candidates).take_while(move |(_, one)| one.bound <= limit).filter(is_near)
+        };
+        let best_of = |numbers: &[u32], bytes: u64, limit: f64| {
+            let found = self.best_of(numbers, &Limits { keep: 1, bytes, allows: &|_, _| true }, &Silent);
+            found.best.first().copied().filter(|(cost, _)| *cost <= limit)
+        };
         let better = (0..most.min(2)).find_map(|fewer| {
             let limit = fastest * end(most) / end(fewer);
-            let allows = |space: &Space, candidate: &Candidate| {
-                candidate.bound <= limit && !space.shape(candidate).is_open && ways(space, candidate) <= fewer
-            };
-            let found = self.best(&Limits { keep: 1, bytes: question.bytes(), allows: &allows }, &Silent);
-            found.best.first().filter(|(cost, _)| *cost <= limit).map(|(cost, _)| (*cost, fewer))
+            let numbers: Vec<u32> = near(limit, fewer).map(|(number, _)| number).collect();
+            best_of(&numbers, question.bytes(), limit).map(|(cost, _)| (cost, fewer))
         });
         let (best, most) = better.unwrap_or((fastest, most));
         let limit = best * (1.0 + RESOLUTION);
-        let is_near = |space: &Space, candidate: &Candidate| {
-            candidate.bound <= limit && !space.shape(candidate).is_open && ways(space, candidate) <= most
-        };
-        let near = self.space.candidates.iter().filter(|candidate| is_near(&self.space, candidate));
-        let near: BTreeMap<Key, Preference> =
-            near.map(|candidate| (key(candidate), preference(self, candidate))).collect();
-        let keys: BTreeSet<Preference> = near.values().copied().collect();
-        let simplest = |bytes: u64| {
-            keys.iter().find_map(|wanted| {
-                let allows = |_: &Space, candidate: &Candidate| {
-                    candidate.bound <= limit && near.get(&key(candidate)) == Some(wanted)
-                };
-                let found = self.best(&Limits { keep: 1, bytes, allows: &allows }, &Silent);
-                found.best.first().filter(|(cost, _)| *cost <= limit).map(|&(_, number)| number)
-            })
-        };
+        let mut alike: BTreeMap<Preference, Vec<u32>> = BTreeMap::new();
+        near(limit, most).for_each(|(number, one)| alike.entry(preference(self, one)).or_default().push(number));
+        let simplest =
+            |bytes: u64| alike.values().find_map(|numbers| best_of(numbers, bytes, limit).map(|(_, number)| number));
         // predictions of memory err, too: what leaves room for that comes first
         [question.safe_bytes().min(question.bytes()), question.bytes()].into_iter().find_map(simplest)
     }

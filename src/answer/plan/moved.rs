@@ -5,7 +5,7 @@ use super::answer::RESOLUTION;
 use super::journal::LayoutOutcome;
 use super::orders::Ordered;
 use super::search::Search;
-use super::shapes::PlanShape;
+use super::shapes::{PlanShape, alike};
 use super::space::{Candidate, Key, RefinedSplit, key};
 use super::stacks::FEWEST;
 use crate::resolve::results;
@@ -338,14 +338,18 @@ impl Climb<'_> {
         let (shape, search) = (self.shape, self.search);
         self.costs.layout.layers = Some(layers.to_vec());
         let costs = &self.costs;
+        let Ok(stages) = costs.stages(shape.placement.stages()) else { return false };
+        // no order makes up for a device with too much work
+        let alike = alike(&shape.placement, &stages);
+        if costs.least_iteration(&shape.placement, &stages, shape.splits, &alike) >= self.best {
+            return false;
+        }
         let time = || {
-            let stages = costs.stages(shape.placement.stages()).ok()?;
             let table = costs.bare_table(&shape.placement, &stages, shape.overlaps).ok()?;
             let devices = sweep(&self.ordered.graph, &table);
-            let step = costs.step(&shape.placement, &stages, &devices, shape.splits).ok()?;
-            Some((stages, step.iteration()))
+            Some(costs.step(&shape.placement, &stages, &devices, shape.splits).ok()?.iteration())
         };
-        let Some((stages, time)) = time().filter(|(_, time)| *time < self.best * (1.0 - 1e-9)) else { return false };
+        let Some(time) = time().filter(|time| *time < self.best * (1.0 - 1e-9)) else { return false };
         let used = costs.memory_model().totals(&stages, &self.ordered.moments).max().unwrap_or(0);
         let is_better = used <= search.question.bytes() && !search.is_refused(shape, costs);
         if is_better {

@@ -1,8 +1,10 @@
 //! A question: which layout of a model on some GPUs is the best.
 
+use super::reason::PlanError;
 use crate::question::{Objective, Risk};
 use crate::resolve::{Files, Host};
 use pipesim_cost::analytic::Platform;
+use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind};
 pub use pipesim_models::layout::Fixed;
 use pipesim_models::layout::{Attention, ParallelConfig, Precision};
 use pipesim_models::model_spec::transformer::Config;
@@ -99,6 +101,23 @@ impl Question {
         match self.objective {
             Objective::Time => 1.0,
             Objective::TokensPerGpu | Objective::Cost => f64::from(gpus),
+        }
+    }
+
+    /// Fails if the framework refuses every layout: for the model, machine, precision, attention or sequences.
+    pub(super) fn refused_by(&self, framework: &Framework) -> Result<(), PlanError> {
+        let base = ParallelConfig { micro: 1, ..self.base() };
+        let mut facts = Facts::default();
+        facts.add_model(&self.model).add_hardware(&self.machine.hardware);
+        facts.set("seq", self.sequence).set("batch", self.batch).set("precision", self.precision.name());
+        facts.set("attention", self.machine.stack.attention(&base).name());
+        let refuses = |one: &&Objection| matches!(one.kind, ObjectionKind::Refused | ObjectionKind::Silent);
+        match framework.objections(&facts).map_err(PlanError::refused)?.iter().find(refuses) {
+            None => Ok(()),
+            Some(Objection { error, remedy, .. }) => {
+                let (title, version) = (framework.title(), framework.version());
+                Err(PlanError::Refused(format!("{title} {version} refuses every layout: {error}; {remedy}")))
+            }
         }
     }
 }

@@ -11,8 +11,8 @@ use super::stacks::FEWEST;
 use crate::framework::{facts, framework};
 use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
-use pipesim_frameworks::{Facts, Framework, Objection, ObjectionKind};
-use pipesim_models::layout::{ParallelConfig, Recompute};
+use pipesim_frameworks::{Facts, Framework, ObjectionKind};
+use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
 use pipesim_models::memory::MemoryModel;
 use pipesim_models::model_spec::{ModelSpec, SplitItems};
 use pipesim_sim::sweep;
@@ -73,23 +73,6 @@ pub struct FoundLayouts {
     pub is_stopped: bool,
 }
 
-/// Fails if the framework refuses every layout of a question: for its model, machine, precision, attention or sequences.
-fn refuse_all(question: &Question, framework: &Framework) -> Result<(), PlanError> {
-    let base = ParallelConfig { micro: 1, ..question.base() };
-    let mut facts = Facts::default();
-    facts.add_model(&question.model).add_hardware(&question.machine.hardware);
-    facts.set("seq", question.sequence).set("batch", question.batch).set("precision", question.precision.name());
-    facts.set("attention", question.machine.stack.attention(&base).name());
-    let refuses = |one: &&Objection| matches!(one.kind, ObjectionKind::Refused | ObjectionKind::Silent);
-    match framework.objections(&facts).map_err(PlanError::refused)?.iter().find(refuses) {
-        None => Ok(()),
-        Some(Objection { error, remedy, .. }) => {
-            let (title, version) = (framework.title(), framework.version());
-            Err(PlanError::Refused(format!("{title} {version} refuses every layout: {error}; {remedy}")))
-        }
-    }
-}
-
 /// Layouts of a question with their known results.
 pub struct Search<'a> {
     pub question: &'a Question,
@@ -107,8 +90,8 @@ pub struct Search<'a> {
     least: Mutex<BTreeMap<(Key, [u32; 2]), u64>>,
     /// Lower bounds of costs with the default split, of layouts whose listed bounds are those of every split.
     bounds: Mutex<BTreeMap<Key, f64>>,
-    /// In how many ways published steps are unlike a layout.
-    unlike: Mutex<BTreeMap<Key, usize>>,
+    /// In how many ways published steps are unlike a layout, by the properties that they are compared in.
+    unlike: Mutex<BTreeMap<(bool, [u32; 7]), usize>>,
 }
 
 impl<'a> Search<'a> {
@@ -119,7 +102,7 @@ impl<'a> Search<'a> {
     pub fn new(question: &'a Question) -> Result<Search<'a>, PlanError> {
         let framework = framework(&question.machine.stack).map_err(PlanError::refused)?;
         if let Some(framework) = framework {
-            refuse_all(question, framework)?;
+            question.refused_by(framework)?;
         }
         let (space, spec) = (Space::new(question)?, question.model.spec());
         let (groups, items) = (GroupCosts::new(question, space.groups.len()), spec.items().unwrap_or_default());
@@ -196,23 +179,34 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Predicts a layout, as `predict` does. If its memory exceeds `bytes`, or its cost is above `most` by a bound, its time is not predicted.
-    fn predict(&self, candidate: &Candidate, bytes: u64, most: f64) -> Result<LayoutOutcome, NoOrder> {
-        let shape = self.space.shape(candidate);
+    fn bounds(&self) -> MutexGuard<'_, BTreeMap<Key, f64>> {
+        self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the outcome of a layout if it follows without the layout's costs.
+    fn foreseen(&self, number: u32, bytes: u64, most: f64) -> Option<Result<LayoutOutcome, NoOrder>> {
+        let candidate = &self.space.candidates[number as usize];
+        if self.fits_without(number as usize) {
+            return Some(Ok(LayoutOutcome::Missing));
+        }
         let least = self.least(candidate);
         if least > bytes {
-            return Ok(LayoutOutcome::TooLarge(least));
+            return Some(Ok(LayoutOutcome::TooLarge(least)));
         }
-        let bounds = || self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
-        if bounds().get(&key(candidate)).is_some_and(|bound| *bound > most) {
-            return Err(NoOrder::Slower);
-        }
+        let is_slower = self.bounds().get(&key(candidate)).is_some_and(|bound| *bound > most);
+        is_slower.then_some(Err(NoOrder::Slower))
+    }
+
+    /// Predicts a layout that is not [foreseen](Search::foreseen), as `predict` does. If its memory exceeds `bytes`, or its cost is above `most`
+    /// by a bound, its time is not predicted.
+    fn predict(&self, candidate: &Candidate, bytes: u64, most: f64) -> Result<LayoutOutcome, NoOrder> {
+        let shape = self.space.shape(candidate);
         let (costs, used) = self.costs_and_bytes(candidate).ok_or(NoOrder::Missing)?;
         if shape.bounds_splits && !shape.moves {
             let bound = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
             let bound = bound * self.question.price(self.space.group(candidate).gpus);
             if bound > most {
-                bounds().insert(key(candidate), bound);
+                self.bounds().insert(key(candidate), bound);
                 return Err(NoOrder::Slower);
             }
         }
@@ -237,13 +231,11 @@ impl<'a> Search<'a> {
 
     /// Returns in how many ways published steps are unlike a layout, calculated once by `of`.
     pub(super) fn unlike(&self, candidate: &Candidate, of: impl FnOnce() -> usize) -> usize {
-        let known = || self.unlike.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = known().get(&key(candidate)).copied();
-        found.unwrap_or_else(|| {
-            let found = of();
-            known().insert(key(candidate), found);
-            found
-        })
+        let (PlanGroup { gpus, tp, cp, ep, micro_batch_size, .. }, shape) =
+            (*self.space.group(candidate), self.space.shape(candidate));
+        let numbers = [gpus, tp, cp, ep, micro_batch_size, shape.pp, shape.chunks];
+        let mut known = self.unlike.lock().unwrap_or_else(PoisonError::into_inner);
+        *known.entry((candidate.zero == Zero::Weights, numbers)).or_insert_with(of)
     }
 
     /// Returns what is known of a layout for the framework's rules.
@@ -320,33 +312,63 @@ impl<'a> Search<'a> {
         matches!(known, Some(LayoutOutcome::Predicted { bytes, .. }) if bytes <= self.question.bytes())
     }
 
-    /// Returns the outcome of a layout within `bytes`, predicting it unless it is known; `None` if it costs more than `most` by a bound.
-    fn outcome(&self, number: u32, bytes: u64, most: f64, observer: &dyn Observer) -> Option<LayoutOutcome> {
-        let outcome = match self.known(number) {
+    /// Returns the known outcome of a layout within `bytes`.
+    fn known_within(&self, number: u32, bytes: u64) -> Option<LayoutOutcome> {
+        match self.known(number) {
             // known under a smaller limit only
             Some(LayoutOutcome::TooLarge(used)) if used <= bytes => None,
+            Some(LayoutOutcome::Predicted { bytes: used, .. }) if used > bytes => Some(LayoutOutcome::TooLarge(used)),
             known => known,
+        }
+    }
+
+    /// Keeps what was predicted of a layout within `bytes` and returns it; `None` if it is slower by a bound.
+    fn keep(
+        &self,
+        number: u32,
+        bytes: u64,
+        predicted: Result<LayoutOutcome, NoOrder>,
+        observer: &dyn Observer,
+    ) -> Option<LayoutOutcome> {
+        if predicted == Err(NoOrder::Slower) {
+            return None;
+        }
+        let outcome = predicted.unwrap_or(LayoutOutcome::Missing);
+        self.lock().insert(number, outcome);
+        // another time this machine may have the memory
+        if predicted != Err(NoOrder::Refused) {
+            observer.outcome(number, outcome);
+        }
+        self.known_within(number, bytes)
+    }
+
+    /// Returns the outcomes of layouts within `bytes`, predicting those that are not known; `None` for those that cost more than `most` by a
+    /// bound.
+    fn outcomes_of(
+        &self,
+        numbers: &[u32],
+        bytes: u64,
+        most: f64,
+        observer: &dyn Observer,
+    ) -> Vec<Option<LayoutOutcome>> {
+        // starting a thread takes longer than most of these
+        let quick = |&number: &u32| match self.known_within(number, bytes) {
+            None => self.foreseen(number, bytes, most).map(|found| self.keep(number, bytes, found, observer)),
+            known => Some(known),
         };
-        let outcome = outcome.or_else(|| {
+        let mut outcomes: Vec<Option<Option<LayoutOutcome>>> = numbers.iter().map(quick).collect();
+        let left: Vec<usize> = (0..numbers.len()).filter(|&which| outcomes[which].is_none()).collect();
+        let found = results(self.question.host, left.len(), |which| {
+            let number = numbers[left[which]];
+            // the same layout without recomputation may be known by now
             let predicted = match self.fits_without(number as usize) {
                 true => Ok(LayoutOutcome::Missing),
                 false => self.predict(&self.space.candidates[number as usize], bytes, most),
             };
-            if predicted == Err(NoOrder::Slower) {
-                return None;
-            }
-            let outcome = predicted.unwrap_or(LayoutOutcome::Missing);
-            self.lock().insert(number, outcome);
-            // another time this machine may have the memory
-            if predicted != Err(NoOrder::Refused) {
-                observer.outcome(number, outcome);
-            }
-            Some(outcome)
+            self.keep(number, bytes, predicted, observer)
         });
-        outcome.map(|outcome| match outcome {
-            LayoutOutcome::Predicted { bytes: used, .. } if used > bytes => LayoutOutcome::TooLarge(used),
-            outcome => outcome,
-        })
+        left.into_iter().zip(found).for_each(|(which, found)| outcomes[which] = Some(found));
+        outcomes.into_iter().map(Option::flatten).collect()
     }
 
     /// Returns all known results.
@@ -367,11 +389,17 @@ impl<'a> Search<'a> {
 
     /// Finds the best layouts within `limits`, one of each kind.
     pub fn best(&self, limits: &Limits<'_>, observer: &dyn Observer) -> FoundLayouts {
+        let candidates = &self.space.candidates;
+        let allowed = |number: &u32| (limits.allows)(&self.space, &candidates[*number as usize]);
+        let all: Vec<u32> = (0..candidates.len() as u32).filter(allowed).collect();
+        self.best_of(&all, limits, observer)
+    }
+
+    /// Finds the best of the layouts `all`, ordered by number, within `limits`, one of each kind.
+    pub(super) fn best_of(&self, all: &[u32], limits: &Limits<'_>, observer: &dyn Observer) -> FoundLayouts {
         let mut found = FoundLayouts::default();
         let candidates = &self.space.candidates;
         let is_open = |number: u32| self.space.shape(&candidates[number as usize]).is_open;
-        let allowed = |number: &u32| (limits.allows)(&self.space, &candidates[*number as usize]);
-        let all: Vec<u32> = (0..candidates.len() as u32).filter(allowed).collect();
         // searched orders come last, and only while they may be among the best
         let (open, fixed): (Vec<u32>, Vec<u32>) = all.iter().partition(|&&number| is_open(number));
         let spent = self.pass(&fixed, limits, &mut found, usize::MAX, observer, all.len());
@@ -427,8 +455,7 @@ impl<'a> Search<'a> {
             }
             let worst = found.best.last().filter(|_| found.best.len() >= limits.keep);
             let most = worst.map_or(f64::INFINITY, |(worst, _)| *worst);
-            let outcome = |which: usize| self.outcome(batch[which], limits.bytes, most, observer);
-            let outcomes = results(self.question.host, batch.len(), outcome);
+            let outcomes = self.outcomes_of(&batch, limits.bytes, most, observer);
             for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
                     None => Reason::Slower,

@@ -253,21 +253,25 @@ impl PlanShape {
 
     /// Returns the shape with a split of the layers.
     fn with(&self, layers: Option<Vec<usize>>, stages: Vec<Stage>) -> PlanShape {
-        let placement = &self.placement;
-        let held = |device: u32| {
-            let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
-            for stage in placement.stages_of(device) {
-                stages[stage as usize].counts().for_each(|(part, count)| *counts.entry(part).or_default() += count);
-            }
-            counts
-        };
-        let all: Vec<_> = (0..placement.devices()).map(held).collect();
-        let first = |device: usize| {
-            // in bidirectional placements, count the other holder of a stage, too
-            let same = (0..device).find(|&other| placement.directions() == 1 && all[other] == all[device]);
-            same.unwrap_or(device) as u32
-        };
-        let alike = (0..all.len()).map(first).collect();
+        let alike = alike(&self.placement, &stages);
         PlanShape { layers, stages, alike, ..self.clone() }
     }
+}
+
+/// Returns for each device the first one that holds the same number of each part.
+pub(super) fn alike(placement: &Placement, stages: &[Stage]) -> Vec<u32> {
+    let held = |device: u32| {
+        let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
+        for stage in placement.stages_of(device) {
+            stages[stage as usize].counts().for_each(|(part, count)| *counts.entry(part).or_default() += count);
+        }
+        counts
+    };
+    let all: Vec<_> = (0..placement.devices()).map(held).collect();
+    let first = |device: usize| {
+        // in bidirectional placements, count the other holder of a stage, too
+        let same = (0..device).find(|&other| placement.directions() == 1 && all[other] == all[device]);
+        same.unwrap_or(device) as u32
+    };
+    (0..all.len()).map(first).collect()
 }

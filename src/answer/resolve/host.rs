@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::io;
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Watches an evaluation until it is dropped.
 pub type Watch = Box<dyn Any>;
@@ -116,7 +116,9 @@ impl Host for Files {
                 work(number);
             }
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // asking the system takes longer than some tasks
+        static CORES: OnceLock<usize> = OnceLock::new();
+        let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
         std::thread::scope(|scope| {
             // If the system refuses threads, the existing ones do all the work.
             (1..cores.min(count)).for_each(|_| drop(std::thread::Builder::new().spawn_scoped(scope, some)));

@@ -87,7 +87,7 @@ impl SplitTimes {
                 let device = device as usize;
                 fixed[device] + (held[device] + more) as f64 * of_layer[device]
             };
-            let key = |&stage: &usize| {
+            let key = |stage: usize| {
                 let own = &holders[stage];
                 let busiest = own.iter().map(|&device| load(device, 1)).fold(0.0, f64::max);
                 let alone = ends[stage] + counts[stage] as f64 * of_layer[own[0] as usize];
@@ -95,8 +95,7 @@ impl SplitTimes {
             };
             let may =
                 |stage: &usize| holders[*stage].iter().all(|&device| held[device as usize] < most[device as usize]);
-            let stage = (0..stages).filter(may).min_by(|one, other| {
-                let (one, other) = (key(one), key(other));
+            let (.., Reverse(stage)) = (0..stages).filter(may).map(key).min_by(|one, other| {
                 one.0
                     .total_cmp(&other.0)
                     .then(one.1.cmp(&other.1))
@@ -215,8 +214,8 @@ impl Analytic {
 
     fn item_times(&self, splits: bool) -> ItemTimes {
         let layers = self.spec.outline().layers();
-        let alone: Vec<usize> = (0..layers + 2).map(|item| usize::from(item > 0 && item <= layers)).collect();
-        let Ok(stages) = self.spec.split(layers + 2, Some(&alone)) else { return ItemTimes::default() };
+        let Ok(stages) = self.spec.split(3, Some(&[0, layers, 0])) else { return ItemTimes::default() };
+        let [first, inner, last] = &stages[..] else { return ItemTimes::default() };
         let of = |passes: &Passes| {
             let backward = match splits {
                 true => passes.input.total() + passes.split_weights().total(),
@@ -229,12 +228,10 @@ impl Analytic {
             let held = self.spec.parts.iter().zip(&of_part).map(|(part, times)| (stage.count(part.name) as f64, times));
             held.fold([0.0; 2], |sum, (count, times)| [sum[0] + count * times[0], sum[1] + count * times[1]])
         };
-        let mut times: Vec<Times> = stages.iter().map(of_stage).collect();
-        let last = times.pop().unwrap_or_default();
-        let layers = times.split_off(1.min(times.len()));
+        let layers: Vec<Times> = self.spec.layers_of(inner).map(|part| of_part[part]).collect();
         let least = |pass: usize| layers.iter().map(|times| times[pass]).fold(f64::INFINITY, f64::min);
         let (shortest, all) = ([0, 1].map(least), layers.iter().map(|times| total(*times)).sum());
-        ItemTimes { first: times.pop().unwrap_or_default(), layers, last, shortest, all }
+        ItemTimes { first: of_stage(first), layers, last: of_stage(last), shortest, all }
     }
 
     /// Returns a lower bound, in nanoseconds, of the time of the pipeline with every order on `placement` and every split of the layers,
