@@ -26,9 +26,15 @@ inline uint16_t to_bf16(float value) {
     return (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
 }
 
-constexpr int64_t TILE_ROWS = 32, TILE_COLUMNS = 6, BLOCK_INNER = 256, BLOCK_ROWS = 192;
+// As many sums as the registers hold: 32 of 16 numbers, or 16 of 8.
+#ifdef __AVX512F__
+constexpr int64_t LANES = 16;
+#else
+constexpr int64_t LANES = 8;
+#endif
+constexpr int64_t TILE_ROWS = 2 * LANES, TILE_COLUMNS = 6, BLOCK_INNER = 256, BLOCK_ROWS = 192;
 
-typedef float Lanes __attribute__((vector_size(64), aligned(4)));
+typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 
 // Packs rows [first, first + count) x inner [from, from + inner) of op(X) as panels of `tile` rows, each stored inner by inner;
 // rows that do not exist are zero. For B, op is that of its transpose.
@@ -57,12 +63,12 @@ inline void pack(const Operand& x, bool along_inner, int64_t first, int64_t coun
 inline void tile_product(const float* a, const float* b, int64_t inner, float* out) {
     Lanes low[TILE_COLUMNS] = {}, high[TILE_COLUMNS] = {};
     for (int64_t at = 0; at < inner; ++at, a += TILE_ROWS, b += TILE_COLUMNS) {
-        Lanes first = *(const Lanes*)a, second = *(const Lanes*)(a + 16);
+        Lanes first = *(const Lanes*)a, second = *(const Lanes*)(a + LANES);
 #pragma GCC unroll 6
         for (int64_t j = 0; j < TILE_COLUMNS; ++j) low[j] += first * b[j], high[j] += second * b[j];
     }
 #pragma GCC unroll 6
-    for (int64_t j = 0; j < TILE_COLUMNS; ++j) memcpy(out + j * TILE_ROWS, &low[j], 64), memcpy(out + j * TILE_ROWS + 16, &high[j], 64);
+    for (int64_t j = 0; j < TILE_COLUMNS; ++j) memcpy(out + j * TILE_ROWS, &low[j], 4 * LANES), memcpy(out + j * TILE_ROWS + LANES, &high[j], 4 * LANES);
 }
 
 // out: m x n, column-major without gaps, overwritten.

@@ -108,6 +108,65 @@ fn a_misfit_is_said_once() {
 }
 
 /// A wide interval is said in words, with its reason and the narrower interval; others are not.
+/// Whether each change fits is what its own prediction says; the first lines name the shortest that fits, and the picture what does not.
+#[test]
+fn explanations_know_what_fits() {
+    let asked = "--model llama-3-8b --hardware h100-sxm -p 4 --seq 8192";
+    let fits = |options: &str| {
+        let found = json(&format!("predict {asked} {options} --format json -q"));
+        let one = &found["predictions"][0];
+        (one["memory"]["fits"].as_bool().unwrap(), one["iteration_s"].as_f64().unwrap())
+    };
+    let all = json(&format!("explain {asked} -m 8 -s 1f1b,zb-v --format json -q"));
+    for (one, name) in all["explanations"].as_array().unwrap().iter().zip(["1f1b", "zb-v"]) {
+        assert_eq!(one["fits"], fits(&format!("-m 8 -s {name}")).0, "{name}");
+    }
+    let changes = all["explanations"][0]["advice"]["changes"].as_array().unwrap();
+    let mut seen = [0, 0];
+    for change in changes {
+        let options = match (change["what"].as_str().unwrap(), change["change"].as_str().unwrap()) {
+            ("schedule", name) => format!("-m 8 -s {name}"),
+            ("micro" | "layers", option) => {
+                let option = option.replace('`', "").replace("--", "");
+                let (name, value) = option.split_once(' ').unwrap();
+                let micro = if name == "micro" { "" } else { "-m 8" };
+                format!("{micro} --{name} {value} -s 1f1b")
+            }
+            _ => continue,
+        };
+        let (expected, _) = fits(&options);
+        assert_eq!(change["fits"], expected, "{options}: {change}");
+        seen[usize::from(expected)] += 1;
+    }
+    assert!(seen[0] > 2 && seen[1] > 2, "some fit and some do not: {seen:?}");
+    let (_, out, _) = pipesim(&format!("explain {asked} -m 8 -s 1f1b,zb-v -q"));
+    assert!(out.contains("1f1b is the shortest that fits; zb-v") && out.contains("does not fit"), "{out}");
+    assert!(fits("-m 8 -s zb-v").1 < fits("-m 8 -s 1f1b").1, "zb-v would be shorter");
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("x.svg");
+    pipesim(&format!("predict {asked} -m 8 -s 1f1b,zb-v -q -o {}", picture.display()));
+    let svg = std::fs::read_to_string(picture).unwrap();
+    assert!(svg.split_once("</title>").unwrap().0.contains("zb-v 2,029 ms (−20.6 %), does not fit"), "{svg:.300}");
+}
+
+/// The best of several layouts says its own split and what jitter adds, as it does alone; rows tell numbers of micro-batches apart.
+#[test]
+fn several_layouts_say_what_was_asked_besides() {
+    let asked =
+        "predict --model llama-3-8b --hardware h100-sxm -p 4 --seq 8192 -s 1f1b --balance --jitter 0.1 --samples 50 -q";
+    let sentence = |out: &str| {
+        let text = out.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.split_once(" With jitter ").unwrap().1.split_once(" ms.").unwrap().0.to_string()
+    };
+    let (_, several, _) = pipesim(&format!("{asked} -m 8 --tp 2,4"));
+    let (_, alone, _) = pipesim(&format!("{asked} -m 8 --tp 2"));
+    assert!(several.replace('\n', " ").contains("layers 9,9,8,6"), "{several}");
+    assert!(alone.replace('\n', " ").contains("with layers 9,9,8,6"), "{alone}");
+    assert_eq!(sentence(&several), sentence(&alone));
+    let (_, sizes, _) = pipesim(&format!("{asked} -m 8,16 --tp 2"));
+    assert!(sizes.contains("m=8") && sizes.contains("m=16"), "{sizes}");
+}
+
 #[test]
 fn wide_intervals_are_said_in_words() {
     let mixture =

@@ -338,7 +338,7 @@ fn dead_and_hanging_devices_exit_with_6() {
         let out = folder.path().display();
         let (code, _, err) = pipesim(&format!(
             "run -q --stages 2 --micro 4 -s 1f1b --checkpoint {GOLDEN}/model.bin --data {GOLDEN}/tokens.bin --seq 32 \
-             --batch 8 --timeout 1 --inject {fault} -o {out}/r"
+             --batch 8 --timeout 3 --inject {fault} -o {out}/r"
         ));
         assert!(code == 6 && err.contains("device 1"), "{fault}: {code} {err}");
     }

@@ -185,7 +185,7 @@ fn a_mesh_that_does_not_fit_is_refused_with_the_numbers() {
 #[test]
 fn a_hang_or_a_death_in_a_mesh_ends_the_process_and_is_named() {
     compile();
-    let common = "--device cuda --stages 1 --tp 2 --dp 2 --micro 4 --blocks 2 --schedule 1f1b --timeout 3";
+    let common = "--device cuda --stages 1 --tp 2 --dp 2 --micro 4 --blocks 2 --schedule 1f1b";
     let four: &[_] = &[("EMULATOR_DEVICES", "4")];
     let one: &[_] = &[("EMULATOR_DEVICES", "1"), ("EMULATOR_MULTIPROCESSORS", "64")];
     let cases = [
@@ -198,7 +198,7 @@ fn a_hang_or_a_death_in_a_mesh_ends_the_process_and_is_named() {
     ];
     for (more, fault, words, variables) in cases {
         let begin = Instant::now();
-        let arguments = format!("{TINY} {common} {more} --inject {fault}@1:3");
+        let arguments = format!("{TINY} {common} {more} --inject {fault}@1:3 --timeout {}", waits(fault));
         let (code, _, told) = run(pipesim(variables).env("EMULATOR_JITTER", "0"), &arguments);
         assert!(code == Some(6) && told.contains(words), "{more} {fault}: {code:?} {told}");
         assert!(begin.elapsed() < Duration::from_secs(3) + END, "{more} {fault}: it took {:?}", begin.elapsed());
@@ -328,11 +328,12 @@ fn a_library_that_opens_slowly_is_waited_for() {
     compile();
     let arguments = format!("{TINY} --device cuda --stages 2 --micro 2 --warmup 0 --schedule 1f1b --blocks 2");
     let open = |limit: &str, more: &str| {
-        let variables = [("EMULATOR_OPENING_MS", "1300"), ("PIPESIM_OPENING_LIMIT", limit)];
+        // longer than a device may wait, which itself is longer than a busy machine keeps a thread from running
+        let variables = [("EMULATOR_OPENING_MS", "11000"), ("PIPESIM_OPENING_LIMIT", limit)];
         let (code, _, told) = run(&mut pipesim(&variables), &format!("{arguments} {more}"));
         (code, told)
     };
-    let (code, told) = open("60", "-n 2 --timeout 1");
+    let (code, told) = open("60", "-n 2 --timeout 10");
     assert_eq!(code, Some(0), "{told}");
     for (limit, words) in [
         ("1", "a process that opens them does not end within 1 s: set PIPESIM_OPENING_LIMIT=2 if the disk is slow"),
@@ -344,7 +345,12 @@ fn a_library_that_opens_slowly_is_waited_for() {
 }
 
 /// The longest that a process may take to end once a device hung or died; what is waited for before is `--timeout`.
-pub const END: Duration = Duration::from_secs(10);
+pub const END: Duration = Duration::from_secs(40);
+
+/// Seconds that a device waits: few, to find one that hangs; where another dies, more than a busy machine takes.
+fn waits(fault: &str) -> u32 {
+    if fault == "hang" { 3 } else { 20 }
+}
 
 /// Whatever a stream waits for, and whatever a thread does meanwhile in a driver's call.
 #[test]
@@ -353,10 +359,10 @@ fn a_hang_or_a_death_ends_the_process_under_every_link_and_is_named() {
     let one = ["copy", "local", "nccl"].map(|link| format!("--link {link}"));
     let two = ["copy", "local", "nccl", "nvshmem"].map(|link| format!("--link {link} -n 2"));
     let faults = [("hang", "a device has waited for 3 s"), ("die", "device 1 died")];
-    let common = "--device cuda --stages 2 --micro 8 --blocks 2 --schedule 1f1b --timeout 3";
+    let common = "--device cuda --stages 2 --micro 8 --blocks 2 --schedule 1f1b";
     let end = |link: &str, (fault, words): (&str, &str), variables: &[(&str, &str)]| {
         let begin = Instant::now();
-        let arguments = format!("{TINY} {common} {link} --inject {fault}@1:3");
+        let arguments = format!("{TINY} {common} {link} --inject {fault}@1:3 --timeout {}", waits(fault));
         let (code, _, told) = run(pipesim(variables).env("EMULATOR_JITTER", "0"), &arguments);
         assert!(code == Some(6) && told.contains(words), "{link} {fault}: {code:?} {told}");
         assert!(begin.elapsed() < Duration::from_secs(3) + END, "{link} {fault}: it took {:?}", begin.elapsed());
@@ -457,11 +463,10 @@ fn sums_by_copies_end_in_streams_of_six_operations() {
 #[test]
 fn a_fault_of_the_thread_that_hands_messages_on_is_reported_at_once() {
     compile();
-    let begin = Instant::now();
     let arguments = format!("{TINY} --device cuda --stages 2 --micro 4 --schedule 1f1b --blocks 2 --link local");
     let (code, _, told) = run(&mut pipesim(&[("EMULATOR_FAIL_THREAD", "messages")]), &arguments);
     assert!(code == Some(1) && told.contains("CUDA_ERROR_LAUNCH_FAILED"), "{code:?} {told}");
-    assert!(begin.elapsed() < END, "no time-out: {:?}", begin.elapsed());
+    assert!(!told.contains("has waited"), "{told}");
 }
 
 #[test]

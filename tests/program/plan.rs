@@ -226,7 +226,7 @@ fn files_and_formats_hold_the_plans() {
 /// The answer begins with at most six lines, in the figures of the JSON; tables are shown if they are asked for.
 #[test]
 fn the_answer_comes_first_and_tables_on_demand() {
-    let mixture = "plan --model qwen3-30b-a3b --hardware h100-sxm --gpus 16 --batch 64 --seq 2048 -q";
+    let mixture = "plan --model qwen3-30b-a3b --hardware h100-sxm --gpus 16 --batch 64 --seq 2048 --fix pp=2 -q";
     let tight = &format!("{SMALL} --memory-cap 8GiB");
     for question in [SMALL, mixture, tight] {
         let (answer, text) = (json(&format!("{question} --format json")), run(question).1);

@@ -13,17 +13,17 @@ fn asked(verb: &str, folder: &Path, words: &[String]) -> Output {
 
 #[test]
 fn a_saved_prediction_has_the_same_answer() {
-    are_saved_and_asked_again("predict", 200);
+    are_saved_and_asked_again("predict", 100);
 }
 
 #[test]
 fn a_saved_explanation_has_the_same_answer() {
-    are_saved_and_asked_again("explain", 30);
+    are_saved_and_asked_again("explain", 15);
 }
 
 #[test]
 fn a_saved_plan_has_the_same_answer() {
-    are_saved_and_asked_again("plan", 20);
+    are_saved_and_asked_again("plan", 10);
 }
 
 /// Random commands that are answered, saved and asked again: the same bytes. `PIPESIM_SAVED_QUESTIONS` is their number.

@@ -175,7 +175,7 @@ fn signal_mid_run(
 fn kill_mid_run(command: Command, more: &str, victim: &str) -> (Option<i32>, String) {
     let (code, told, took, written) = signal_mid_run(long(command, more), STEPPED, victim, "-9");
     assert!(told.contains("device 1 at op number"), "who was where: {told}");
-    assert!(took < Duration::from_secs(10), "took {took:?}");
+    assert!(took < Duration::from_secs(40), "took {took:?}");
     assert!(written, "{told}");
     (code, told)
 }
@@ -195,7 +195,7 @@ fn a_stopped_rank_ends_the_others_and_is_named() {
         let (code, told, took, written) = signal_mid_run(long(pipesim(), "-n 3"), STEPPED, &victim, "-STOP");
         assert_eq!(code, Some(6), "{told}");
         assert!(told.contains(&format!("rank {rank} (process ")) && told.contains("was stopped (SIGSTOP)"), "{told}");
-        assert!(took < Duration::from_secs(10) && written, "took {took:?}: {told}");
+        assert!(took < Duration::from_secs(40) && written, "took {took:?}: {told}");
     }
 }
 
@@ -211,7 +211,7 @@ fn stopped_at_once(more: &str, wanted: u32) -> (std::process::Child, u32, tempfi
         if let Some(pid) = rank(child.id(), &format!("PIPESIM_RANK={wanted}")) {
             break pid;
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "no rank {wanted}");
+        assert!(start.elapsed() < Duration::from_secs(40), "no rank {wanted}");
     };
     assert!(Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
     (child, pid, folder)
@@ -226,7 +226,7 @@ fn a_rank_stopped_in_its_first_second_ends_the_others_within_the_time_out() {
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(6), "{told}");
         assert!(told.contains(&format!("rank {wanted} (process ")) && told.contains("was stopped (SIGSTOP)"), "{told}");
-        assert!(start.elapsed() < Duration::from_secs(20), "took {:?}: {told}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(40), "took {:?}: {told}", start.elapsed());
     }
 }
 
@@ -272,13 +272,13 @@ fn a_killed_rank_0_is_named_by_the_launcher() {
     assert_eq!(code, Some(6), "{told}");
     assert!(told.contains("rank 0 was killed by signal 9"), "{told}");
     assert!(written && told.contains("rank 1 writes the results so far"), "{told}");
-    assert!(took < Duration::from_secs(10), "took {took:?}");
+    assert!(took < Duration::from_secs(40), "took {took:?}");
 }
 
 #[test]
 fn a_dead_or_hanging_device_of_another_rank_is_named() {
     for (fault, text) in [("die@1:3", "device 1 died"), ("hang@1:3", "at op number")] {
-        let more = format!("--schedule 1f1b -n 2 --steps 3 --timeout 2 --inject {fault}");
+        let more = format!("--schedule 1f1b -n 2 --steps 3 --timeout 5 --inject {fault}");
         let (code, _, told) = run(&mut pipesim(), &arguments(2, &more));
         assert_eq!(code, Some(6), "{fault}: {told}");
         // where devices of both ranks wait, both may come to their limit at once
@@ -401,7 +401,7 @@ pub mod under_mpirun {
     fn a_killed_rank_0_leaves_a_report() {
         let victim = "OMPI_COMM_WORLD_RANK=0";
         let (code, told, took, written) = signal_mid_run(long(mpirun(3, &[]), ""), STEPPED, victim, "-KILL");
-        assert!(code != Some(0) && took < Duration::from_secs(10) && written, "took {took:?}: {told}");
+        assert!(code != Some(0) && took < Duration::from_secs(40) && written, "took {took:?}: {told}");
         assert!(told.contains("rank 1 writes the results so far") && told.contains("signal 9"), "{told}");
     }
 
@@ -410,7 +410,7 @@ pub mod under_mpirun {
         for rank in [0, 1] {
             let victim = format!("OMPI_COMM_WORLD_RANK={rank}");
             let (code, told, took, written) = signal_mid_run(long(mpirun(3, &[]), ""), STEPPED, &victim, "-STOP");
-            assert!(code != Some(0) && took < Duration::from_secs(10) && written, "took {took:?}: {told}");
+            assert!(code != Some(0) && took < Duration::from_secs(40) && written, "took {took:?}: {told}");
             assert!(told.contains(&format!("rank {rank} has not answered for 4 s")), "{told}");
         }
     }
@@ -442,7 +442,7 @@ pub mod under_mpirun {
             let begin = Instant::now();
             let (code, _, told) = run(&mut mpirun(4, &variables), &arguments(2, more));
             assert!(code != Some(0) && told.contains(words) && told.contains("rank 1"), "{signal}: {code:?} {told}");
-            assert!(begin.elapsed() < Duration::from_secs(10), "{signal}: it took {:?}: {told}", begin.elapsed());
+            assert!(begin.elapsed() < Duration::from_secs(40), "{signal}: it took {:?}: {told}", begin.elapsed());
         }
     }
 

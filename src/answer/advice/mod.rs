@@ -276,9 +276,10 @@ impl<'a> Advisor<'a> {
         if graph.len() as u64 <= self.left {
             changes.extend(self.more(name, &own));
             let base = Variant::parse(name).map(|variant| variant.base).unwrap_or_default();
-            let split = split(graph, costs, limit, &own).map(|split| {
+            let split = split(graph, costs, limit, &own).map(|(split, schedule)| {
                 let refused = refusal(self.costs, &graph.schedule().clone().with_split_backwards(), &base);
-                Change { refused: refused.filter(|_| own.refused.is_none()), ..split }
+                let fits = fits(self.costs, &schedule);
+                Change { refused: refused.filter(|_| own.refused.is_none()), fits, ..split }
             });
             changes.extend(split);
             let changed = Changed::new(&self.selection, name, graph);
@@ -379,8 +380,8 @@ fn typical_makespan(graph: &TaskGraph, costs: &CostTable) -> f64 {
     typical_ticks(graph, costs).map_or(f64::INFINITY, |ticks| costs.in_units(ticks))
 }
 
-/// Tries the same order with I in place of B and W in idle gaps, without exceeding `cap` activations.
-fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option<Change> {
+/// Tries the same order with I in place of B and W in idle gaps, without exceeding `cap` activations; returns its schedule, too.
+fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option<(Change, Schedule)> {
     let schedule = graph.schedule();
     // The collectives of another order are not known here.
     if schedule.splits_backward() || schedule.has_pairs() || schedule.sharding.is_some() {
@@ -395,7 +396,8 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
     let peak_activations = settled.peak(costs.keep);
     let graph = TaskGraph::with_overlap(settled, graph.overlap()).ok()?;
     let makespan = typical_makespan(&graph, costs);
-    Some(Change { what: What::Split, makespan, peak_activations, ..own.clone() }.of(own))
+    let change = Change { what: What::Split, makespan, peak_activations, ..own.clone() }.of(own);
+    Some((change, graph.schedule().clone()))
 }
 
 /// Tries free links and equal stages.

@@ -56,11 +56,14 @@ impl StepExplanation {
             causes.map(|(name, time)| (name, time / devices))
         };
         let longer = self.metrics.makespan - best.metrics.makespan;
+        if longer <= 0.0 {
+            return String::new();
+        }
         let more = parts(self).into_iter().zip(parts(best)).map(|((name, time), (_, least))| (name, time - least));
-        let mut more: Vec<(&str, f64)> = more.filter(|(_, time)| *time > LEAST_PART * longer.max(0.0)).collect();
+        let mut more: Vec<(&str, f64)> = more.filter(|(_, time)| *time > LEAST_PART * longer).collect();
         more.sort_by(|one, other| other.1.total_cmp(&one.1));
-        let names: Vec<&str> = more.iter().take(2).filter(|(_, time)| *time > 0.0).map(|(name, _)| *name).collect();
-        if longer <= 0.0 || names.is_empty() { String::new() } else { format!(" (more {})", names.join(" and ")) }
+        let names: Vec<&str> = more.iter().take(2).map(|(name, _)| *name).collect();
+        if names.is_empty() { String::new() } else { format!(" (more {})", names.join(" and ")) }
     }
 
     /// Returns what several explanations say together; nothing about one.
