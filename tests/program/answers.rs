@@ -107,7 +107,6 @@ fn a_misfit_is_said_once() {
     assert!(pipesim(&format!("{line} --format csv")).2.contains("warning: 1f1b does not fit"));
 }
 
-/// A wide interval is said in words, with its reason and the narrower interval; others are not.
 /// Whether each change fits is what its own prediction says; the first lines name the shortest that fits, and the picture what does not.
 #[test]
 fn explanations_know_what_fits() {
@@ -167,6 +166,7 @@ fn several_layouts_say_what_was_asked_besides() {
     assert!(sizes.contains("m=8") && sizes.contains("m=16"), "{sizes}");
 }
 
+/// A wide interval is said in words, with its reason and the narrower interval; others are not.
 #[test]
 fn wide_intervals_are_said_in_words() {
     let mixture =
