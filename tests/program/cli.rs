@@ -448,8 +448,9 @@ fn schedules_and_completions_are_listed() {
 
 #[test]
 fn many_chunks_and_devices_are_predicted() {
-    assert_eq!(pipesim("predict -p 1 -m 1 -s looped-bfs --chunks 1000000 --format csv").0, 0);
-    assert_eq!(pipesim("predict -p 200000 -m 1 -s 1f1b --format csv").0, 0);
+    assert_eq!(pipesim("predict -p 1 -m 1 -s looped-bfs --chunks 200000 --format csv").0, 0);
+    // a schedule may take five seconds of processor time, which are more work on an idle machine than on a busy one
+    assert_eq!(pipesim("predict -p 50000 -m 1 -s 1f1b --format csv").0, 0);
 }
 
 #[test]
