@@ -3,6 +3,7 @@
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::Schedule;
+use std::collections::BTreeMap;
 
 /// An op, with what its device holds when the op begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,12 +22,20 @@ pub struct Moments {
     /// Devices of the stages.
     pub placement: Placement,
     by_device: Vec<Vec<Moment>>,
+    /// See [`Moments::most_held`].
+    most_held: Vec<Vec<(u32, u32)>>,
 }
 
 impl Moments {
     /// Returns the moments of a device.
     pub fn of(&self, device: u32) -> &[Moment] {
         self.by_device.get(device as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the micro-batches that a device holds between F and I or B, by stage, at a moment when they are the most; that of a running
+    /// F counts.
+    pub fn most_held(&self, device: u32) -> &[(u32, u32)] {
+        self.most_held.get(device as usize).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -39,8 +48,24 @@ impl Schedule {
             stages.sort_unstable();
             largest(&stages, self.program(device))
         };
-        Moments { placement: self.placement.clone(), by_device: (0..self.devices()).map(of).collect() }
+        let by_device: Vec<Vec<Moment>> = (0..self.devices()).map(of).collect();
+        let most_held = by_device.iter().map(|moments| most_held(moments)).collect();
+        Moments { placement: self.placement.clone(), by_device, most_held }
     }
+}
+
+/// Returns what [`Moments::most_held`] of a device with these moments.
+fn most_held(moments: &[Moment]) -> Vec<(u32, u32)> {
+    let of = |moment: &Moment| {
+        let mut counts: BTreeMap<u32, u32> =
+            moment.held.iter().map(|(stage, [forward, _])| (*stage, *forward)).collect();
+        if moment.kind == Kind::F {
+            *counts.entry(moment.stage).or_default() += 1;
+        }
+        counts
+    };
+    let most = moments.iter().map(of).max_by_key(|counts| counts.values().sum::<u32>());
+    most.into_iter().flatten().collect()
 }
 
 /// Returns the moments of a device's program that no other one of the same op exceeds.

@@ -1,6 +1,6 @@
 //! Memory in bytes: closed forms of papers, llm.c's allocations, published measurements, and properties of any layout.
 
-use crate::support::{golden_list, root};
+use crate::support::{Dice, golden_list, root};
 use pipesim::costs::{Analytic, Estimate, Platform};
 use pipesim::internals::memory::peak;
 use pipesim::models::Attention;
@@ -422,4 +422,53 @@ fn moments_have_the_peak_of_the_whole_program() {
         }
     }
     assert!(tried > 30, "{tried}");
+}
+
+/// Searches rule layouts out by what their memory is at least: never more than what a device takes, or all devices together, whatever the
+/// schedule, the split and the layout.
+#[test]
+fn bounds_of_memory_hold() {
+    let (mut dice, mut tried, mut share) = (Dice(7), 0, 0.0);
+    for name in pipesim::schedules::names_of_whole() {
+        let fixed = Selection::new(4, 12).order(name).ok().and_then(|found| found.order.fixed());
+        let Some(schedule) = fixed.filter(|schedule| !schedule.is_beyond_microbatches()) else { continue };
+        let (stages, moments) = (schedule.placement.stages() as usize, schedule.moments());
+        for (size, software) in [
+            ("llama-3-8b", "megatron-core"),
+            ("qwen3-30b-a3b", "megatron-core"),
+            ("deepseek-v2-lite", "torchtitan"),
+            ("llama-3-8b", "scaling"),
+            ("gpt2-large", "llm.c"),
+        ] {
+            let (model, software) = (model(size), stack(software).unwrap());
+            let is_mixture = model.experts.is_some();
+            let layout = ParallelConfig {
+                pp: 4,
+                chunks: schedule.placement.chunks(),
+                micro: 12,
+                dp: [1, 2, 8][dice.below(3)],
+                tp: [1, 2][dice.below(2)],
+                micro_batch_size: [1, 4][dice.below(2)],
+                sequence: 1024,
+                sequence_parallel: is_mixture,
+                zero: [Zero::None, Zero::Optimizer][dice.below(2)],
+                recompute: [Recompute::None, Recompute::Selective, Recompute::Full, Recompute::Block(1)][dice.below(4)],
+                ..ParallelConfig::default()
+            };
+            let mut layers = vec![1; stages];
+            (stages..model.layers).for_each(|_| layers[dice.below(stages)] += 1);
+            let spec = model.spec();
+            let Ok(split) = spec.split(stages, Some(&layers)) else { continue };
+            let memory_model = MemoryModel::of_spec(&model, &spec, &layout, &software);
+            let used: Vec<u64> = memory_model.totals(&split, &moments).collect();
+            let least = memory_model.least_of_splits(&spec.items().unwrap());
+            let [most, mean] = least.of(&moments, &layers);
+            let fullest = used.iter().copied().max().unwrap();
+            let of_any = least.of_any(&schedule.placement);
+            assert!(most <= fullest && of_any <= fullest, "{name} {size} {layout:?}: {most} {of_any} {used:?}");
+            assert!(mean <= used.iter().sum::<u64>() / used.len() as u64, "{name} {size} {layout:?}: {mean} {used:?}");
+            (tried, share) = (tried + 1, share + most as f64 / fullest as f64);
+        }
+    }
+    assert!(tried > 60 && share / f64::from(tried) > 0.5, "{tried}: {share}");
 }

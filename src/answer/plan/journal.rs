@@ -20,6 +20,17 @@ pub enum LayoutOutcome {
     Predicted { bytes: u64, iteration_s: f64 },
 }
 
+impl LayoutOutcome {
+    /// Returns the outcome within `bytes`; `None` if it is known under a smaller limit only.
+    pub(super) fn within(self, bytes: u64) -> Option<LayoutOutcome> {
+        match self {
+            LayoutOutcome::TooLarge(used) if used <= bytes => None,
+            LayoutOutcome::Predicted { bytes: used, .. } if used > bytes => Some(LayoutOutcome::TooLarge(used)),
+            known => Some(known),
+        }
+    }
+}
+
 /// Outcomes by the number of the layout in its [`Space`](super::Space).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Journal {

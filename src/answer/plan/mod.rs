@@ -2,7 +2,7 @@
 //!
 //! [`space`](Space) lists the layouts, each with a lower bound of its iteration time. [`Search`] predicts them in the order of
 //! their bounds until no other can be among the best, so the result equals predicting all of them. Work is limited by counts, not
-//! by time, and done in batches of fixed size, so answer and counts are the same on any number of cores.
+//! by time, and done in batches whose sizes depend on counts alone, so answer and counts are the same on any number of cores.
 
 mod answer;
 mod asked;
@@ -19,6 +19,7 @@ mod question;
 mod reason;
 mod reasons;
 mod report;
+mod room;
 mod search;
 mod shapes;
 mod space;

@@ -4,7 +4,7 @@
 use super::answer::RESOLUTION;
 use super::journal::LayoutOutcome;
 use super::orders::Ordered;
-use super::search::Search;
+use super::search::{NEAR, Search};
 use super::shapes::{PlanShape, alike};
 use super::space::{Candidate, Key, RefinedSplit, key};
 use super::stacks::FEWEST;
@@ -28,11 +28,9 @@ const STEPS: [usize; 2] = [64, 1500];
 const FEW_STAGES: [usize; 2] = [8, 4];
 /// Largest number of splits that are all tried.
 const FEW_SPLITS: f64 = 500.0;
-/// Layouts whose times are this much above the best one's may become the best.
-const NEAR: f64 = 0.1;
 
 /// Returns the fewest layers of a stage: only the first and the last may be empty.
-fn least(stage: usize, stages: usize) -> usize {
+pub(super) fn least(stage: usize, stages: usize) -> usize {
     usize::from(stage > 0 && stage + 1 < stages)
 }
 
@@ -207,6 +205,7 @@ impl Search<'_> {
                 && self.space.shape(candidate).moves
                 && may(candidate)
                 && self.least(candidate) <= self.question.bytes()
+                && !self.overflows(candidate)
         };
         let unfit = outcomes.iter().filter(|(number, outcome)| is_unfit(**number, outcome)).map(|(number, _)| *number);
         let unfit = unfit.filter(|number| !work.contains(number) && !self.climbed().contains(number));

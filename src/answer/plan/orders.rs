@@ -3,7 +3,7 @@
 use super::question::Question;
 use super::shapes::PlanShape;
 use super::space::Candidate;
-use crate::resolve::Selection;
+use crate::resolve::{Selection, results};
 use pipesim_cost::analytic::Analytic;
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::moments::Moments;
@@ -67,26 +67,50 @@ impl Orders {
         candidate: &Candidate,
         costs: &Analytic,
     ) -> Result<Arc<Ordered>, NoOrder> {
-        let key = (shape.schedule.clone(), shape.pp, shape.chunks, candidate.micro);
+        let key = Orders::key(shape, candidate.micro);
         let known = self.lock().0.get(&key).cloned();
         let kept = known.unwrap_or_else(|| {
             let made = compiled(question, shape, candidate.micro);
-            let mut kept = self.lock();
-            let ops = match &made {
-                Ok(CachedOrder::Fixed(ordered)) => ordered.graph.len(),
-                _ => 0,
-            };
-            if kept.1 + ops > MOST_OPS {
-                *kept = Default::default();
-            }
-            kept.1 += ops;
-            kept.0.insert(key, made.clone());
+            self.insert(key, made.clone());
             made
         });
         match kept? {
             CachedOrder::Fixed(ordered) => Ok(ordered),
             CachedOrder::Open(open) => searched(&open, shape, costs).ok_or(NoOrder::Missing),
         }
+    }
+
+    /// Compiles the orders of layouts that are not known, each once, in parallel.
+    pub fn compile<'s>(&self, question: &Question, layouts: impl Iterator<Item = (&'s PlanShape, u32)>) {
+        let mut missing: BTreeMap<Key, (&PlanShape, u32)> = BTreeMap::new();
+        for (shape, micro) in layouts.filter(|(shape, _)| !shape.is_open) {
+            let key = Orders::key(shape, micro);
+            if !self.lock().0.contains_key(&key) {
+                missing.insert(key, (shape, micro));
+            }
+        }
+        let missing: Vec<(&PlanShape, u32)> = missing.into_values().collect();
+        results(question.host, missing.len(), |which| {
+            let (shape, micro) = missing[which];
+            self.insert(Orders::key(shape, micro), compiled(question, shape, micro));
+        });
+    }
+
+    fn key(shape: &PlanShape, micro: u32) -> Key {
+        (shape.schedule.clone(), shape.pp, shape.chunks, micro)
+    }
+
+    fn insert(&self, key: Key, made: Result<CachedOrder, NoOrder>) {
+        let mut kept = self.lock();
+        let ops = match &made {
+            Ok(CachedOrder::Fixed(ordered)) => ordered.graph.len(),
+            _ => 0,
+        };
+        if kept.1 + ops > MOST_OPS {
+            *kept = Default::default();
+        }
+        kept.1 += ops;
+        kept.0.insert(key, made);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, (KeptOrders, usize)> {

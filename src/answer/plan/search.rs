@@ -5,22 +5,26 @@ use super::journal::LayoutOutcome;
 use super::orders::{NoOrder, Ordered, Orders};
 use super::question::Question;
 use super::reason::{PlanError, Reason};
-use super::shapes::PlanShape;
-use super::space::{Candidate, Key, PlanGroup, RefinedSplit, Space, key};
+use super::shapes::{PlanShape, alike};
+use super::space::{Candidate, Key, PlanGroup, RefinedSplit, Space, StatesKey, key};
 use super::stacks::FEWEST;
 use crate::framework::{facts, framework};
 use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
 use pipesim_frameworks::{Facts, Framework, ObjectionKind};
 use pipesim_models::layout::{ParallelConfig, Recompute, Zero};
-use pipesim_models::memory::MemoryModel;
+use pipesim_models::memory::LeastMemory;
 use pipesim_models::model_spec::{ModelSpec, SplitItems};
 use pipesim_sim::sweep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Number of layouts that are predicted before the best known time is checked again, on any number of cores.
-const BATCH: usize = 64;
+/// Number of layouts that are predicted before the best known time is checked again, on any number of cores: few at first, and more of many.
+const BATCH: [usize; 2] = [64, 256];
+/// Largest number of layouts whose outcomes are foreseen until then, per layout that is predicted.
+const FORESEEN: usize = 16;
+/// Layouts whose times are this much above the best one's may become the best when their layers move.
+pub(super) const NEAR: f64 = 0.1;
 /// Maximum number of searched orders per question.
 const MOST_SEARCHES: usize = 48;
 
@@ -79,15 +83,15 @@ pub struct Search<'a> {
     pub space: Space,
     framework: Option<&'static Framework>,
     pub(super) spec: ModelSpec,
-    items: SplitItems,
+    pub(super) items: SplitItems,
     pub(super) groups: GroupCosts,
     orders: Orders,
     known: Mutex<BTreeMap<u32, LayoutOutcome>>,
     /// Splits that simulation improved, and the layouts for which it tried.
     refined: Mutex<BTreeMap<Key, RefinedSplit>>,
     climbed: Mutex<BTreeSet<u32>>,
-    /// Least memory of a layout with so many stages, whatever its schedule and split.
-    least: Mutex<BTreeMap<(Key, [u32; 2]), u64>>,
+    /// What bounds memory from below.
+    pub(super) least: Mutex<BTreeMap<StatesKey, LeastMemory>>,
     /// Lower bounds of costs with the default split, of layouts whose listed bounds are those of every split.
     bounds: Mutex<BTreeMap<Key, f64>>,
     /// In how many ways published steps are unlike a layout, by the properties that they are compared in.
@@ -154,31 +158,6 @@ impl<'a> Search<'a> {
         self.orders.of(self.question, self.space.shape(candidate), candidate, costs)
     }
 
-    /// Returns a lower bound of the memory of a layout.
-    pub(super) fn least(&self, candidate: &Candidate) -> u64 {
-        let shape = self.space.shape(candidate);
-        let of = |of: &dyn Fn(MemoryModel<'_>) -> u64| {
-            let mut layout = self.space.layout(self.question, candidate);
-            if layout.recompute == FEWEST {
-                layout.recompute = Recompute::Full;
-            }
-            let Question { model, machine, .. } = self.question;
-            of(MemoryModel::of_spec(model, &self.spec, &layout, &machine.stack))
-        };
-        if !shape.bounds_splits {
-            return of(&|model| model.least(&shape.placement, &shape.stages));
-        }
-        let (group, _, dp, zero, shard) = key(candidate);
-        let alike = ((group, shape.pp, dp, zero, shard), [shape.placement.stages(), shape.placement.directions()]);
-        let least = || self.least.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = least().get(&alike).copied();
-        known.unwrap_or_else(|| {
-            let found = of(&|model| model.least_of_splits(&self.items, &shape.placement));
-            least().insert(alike, found);
-            found
-        })
-    }
-
     fn bounds(&self) -> MutexGuard<'_, BTreeMap<Key, f64>> {
         self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -201,6 +180,9 @@ impl<'a> Search<'a> {
     /// by a bound, its time is not predicted.
     fn predict(&self, candidate: &Candidate, bytes: u64, most: f64) -> Result<LayoutOutcome, NoOrder> {
         let shape = self.space.shape(candidate);
+        if let Some(least) = self.overflow(candidate, bytes) {
+            return Ok(LayoutOutcome::TooLarge(least));
+        }
         let (costs, used) = self.costs_and_bytes(candidate).ok_or(NoOrder::Missing)?;
         if shape.bounds_splits && !shape.moves {
             let bound = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
@@ -215,6 +197,15 @@ impl<'a> Search<'a> {
         let used = used.unwrap_or_else(totals);
         if used > bytes {
             return Ok(LayoutOutcome::TooLarge(used));
+        }
+        if shape.moves {
+            let alike = alike(&shape.placement, &stages);
+            let bound = costs.least_iteration(&shape.placement, &stages, shape.splits, &alike);
+            let bound = bound * self.question.price(self.space.group(candidate).gpus) / (1.0 + NEAR);
+            if bound > most {
+                self.bounds().insert(key(candidate), bound);
+                return Err(NoOrder::Slower);
+            }
         }
         // rules take longer than memory
         if self.is_refused(shape, &costs) {
@@ -314,12 +305,7 @@ impl<'a> Search<'a> {
 
     /// Returns the known outcome of a layout within `bytes`.
     fn known_within(&self, number: u32, bytes: u64) -> Option<LayoutOutcome> {
-        match self.known(number) {
-            // known under a smaller limit only
-            Some(LayoutOutcome::TooLarge(used)) if used <= bytes => None,
-            Some(LayoutOutcome::Predicted { bytes: used, .. }) if used > bytes => Some(LayoutOutcome::TooLarge(used)),
-            known => known,
-        }
+        self.known(number)?.within(bytes)
     }
 
     /// Keeps what was predicted of a layout within `bytes` and returns it; `None` if it is slower by a bound.
@@ -339,16 +325,17 @@ impl<'a> Search<'a> {
         if predicted != Err(NoOrder::Refused) {
             observer.outcome(number, outcome);
         }
-        self.known_within(number, bytes)
+        let refined = self.refined().get(&key(&self.space.candidates[number as usize])).map(|found| found.outcome);
+        refined.unwrap_or(outcome).within(bytes)
     }
 
-    /// Returns the outcomes of layouts within `bytes`, predicting those that are not known; `None` for those that cost more than `most` by a
-    /// bound.
+    /// Returns the outcomes of the first layouts within `bytes`, predicting at most `at_once` that are not known; `None` for those that cost more
+    /// than `most` by a bound.
     fn outcomes_of(
         &self,
         numbers: &[u32],
-        bytes: u64,
-        most: f64,
+        at_once: usize,
+        (bytes, most): (u64, f64),
         observer: &dyn Observer,
     ) -> Vec<Option<LayoutOutcome>> {
         // starting a thread takes longer than most of these
@@ -356,8 +343,19 @@ impl<'a> Search<'a> {
             None => self.foreseen(number, bytes, most).map(|found| self.keep(number, bytes, found, observer)),
             known => Some(known),
         };
-        let mut outcomes: Vec<Option<Option<LayoutOutcome>>> = numbers.iter().map(quick).collect();
-        let left: Vec<usize> = (0..numbers.len()).filter(|&which| outcomes[which].is_none()).collect();
+        let (mut outcomes, mut left): (Vec<Option<Option<LayoutOutcome>>>, Vec<usize>) = Default::default();
+        for number in numbers {
+            let outcome = quick(number);
+            if outcome.is_none() {
+                left.push(outcomes.len());
+            }
+            outcomes.push(outcome);
+            if left.len() == at_once {
+                break;
+            }
+        }
+        let layouts = left.iter().map(|&which| &self.space.candidates[numbers[which] as usize]);
+        self.orders.compile(self.question, layouts.map(|one| (self.space.shape(one), one.micro)));
         let found = results(self.question.host, left.len(), |which| {
             let number = numbers[left[which]];
             // the same layout without recomputation may be known by now
@@ -439,10 +437,11 @@ impl<'a> Search<'a> {
         observer: &dyn Observer,
         all: usize,
     ) -> usize {
-        let mut done = 0;
+        let (mut done, mut bounded) = (0, 0);
         while done < numbers.len().min(most) {
             let candidates = &self.space.candidates;
-            let end = numbers.len().min(most).min(done + BATCH);
+            let at_once = (done / 16).clamp(BATCH[0], BATCH[1]);
+            let end = numbers.len().min(most).min(done + FORESEEN * at_once);
             let may = |number: &&u32| self.may_beat(candidates[**number as usize].bound, found, limits.keep);
             // bounds grow, so those that may be among the best come first
             let batch: Vec<u32> = numbers[done..end].iter().take_while(may).copied().collect();
@@ -453,9 +452,14 @@ impl<'a> Search<'a> {
                 found.is_stopped = true;
                 break;
             }
+            if done + batch.len() > bounded {
+                self.bound_memory(&numbers[done.max(bounded)..done + batch.len()]);
+                bounded = done + batch.len();
+            }
             let worst = found.best.last().filter(|_| found.best.len() >= limits.keep);
             let most = worst.map_or(f64::INFINITY, |(worst, _)| *worst);
-            let outcomes = self.outcomes_of(&batch, limits.bytes, most, observer);
+            let outcomes = self.outcomes_of(&batch, at_once, (limits.bytes, most), observer);
+            let decided = outcomes.len();
             for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
                     None => Reason::Slower,
@@ -479,7 +483,7 @@ impl<'a> Search<'a> {
             found.best.retain(|&(_, number)| seen.insert(self.kind(number)));
             found.alike += (before - found.best.len()) as u64;
             found.best.truncate(limits.keep);
-            done += batch.len();
+            done += decided;
             let best = found.best.first().map(|&(_, number)| &candidates[number as usize]);
             let layout = best.map(|candidate| self.space.layout(self.question, candidate));
             let seconds = found.best.first().and_then(|&(_, number)| match self.known(number) {

@@ -4,7 +4,7 @@ use super::question::{Fixed, Question};
 use super::reason::{PlanError, Reason};
 use super::stacks::{Abilities, OVERLAPPED};
 use crate::framework::framework;
-use crate::resolve::{Selection, Variant};
+use crate::resolve::{Selection, Variant, results};
 use pipesim_cost::analytic::default_layers;
 use pipesim_frameworks::Facts;
 use pipesim_models::model_spec::{ModelSpec, Stage};
@@ -59,21 +59,28 @@ pub fn shapes(
     ruled_out: &mut BTreeMap<Reason, u64>,
 ) -> Result<Vec<PlanShape>, PlanError> {
     let spec = question.model.spec();
-    let mut shapes = Vec::new();
-    for &pp in depths {
+    let names = |pp: u32| {
         let mut names = able.schedules.clone();
         if pp == 1 {
             names.retain(|name| name == OVERLAPPED);
             names.insert(0, "1f1b".to_string());
         }
-        for name in names {
-            for pipeline in pipelines(question, able, &name, pp, ruled_out)? {
-                let found = pipeline.with_splits(question, able, &spec);
-                if found.is_empty() {
-                    *ruled_out.entry(Reason::Layers).or_default() += 1;
-                }
-                shapes.extend(found);
+        names.into_iter().map(move |name| (pp, name))
+    };
+    let all: Vec<(u32, String)> = depths.iter().flat_map(|&pp| names(pp)).collect();
+    let found = results(question.host, all.len(), |which| pipelines(question, able, &all[which].1, all[which].0));
+    let mut shapes = Vec::new();
+    for one in found {
+        let (found, missing) = one?;
+        if missing > 0 {
+            *ruled_out.entry(Reason::Schedule).or_default() += missing;
+        }
+        for pipeline in found {
+            let found = pipeline.with_splits(question, able, &spec);
+            if found.is_empty() {
+                *ruled_out.entry(Reason::Layers).or_default() += 1;
             }
+            shapes.extend(found);
         }
     }
     for number in 0..shapes.len() {
@@ -116,14 +123,9 @@ fn chunk_counts(question: &Question, able: &Abilities, pp: u32) -> Vec<u32> {
     (2..=most).filter(tried).collect()
 }
 
-/// Returns a schedule with each number of stages per device that it may have, without layers.
-fn pipelines(
-    question: &Question,
-    able: &Abilities,
-    name: &str,
-    pp: u32,
-    ruled_out: &mut BTreeMap<Reason, u64>,
-) -> Result<Vec<PlanShape>, PlanError> {
+/// Returns a schedule with each number of stages per device that it may have, without layers, and how many of these numbers it does not
+/// have.
+fn pipelines(question: &Question, able: &Abilities, name: &str, pp: u32) -> Result<(Vec<PlanShape>, u64), PlanError> {
     let selection = Selection { host: question.host, ..Selection::new(pp, 2 * pp) };
     let variant = Variant::parse(name).map_err(PlanError::refused)?;
     let takes = selection.takes(&variant).map_err(PlanError::refused)?;
@@ -137,12 +139,12 @@ fn pipelines(
         let default = selection.order(name).ok().map(|found| found.order.placement().chunks());
         counts.extend((default == Some(1)).then_some(None));
     }
-    let mut found = Vec::new();
+    let (mut found, mut missing) = (Vec::new(), 0);
     for chunks in counts {
         let order = match (Selection { chunks, ..selection.clone() }).order(name) {
             Ok(order) => order.order,
             Err(error) if error.is_of_numbers() => {
-                *ruled_out.entry(Reason::Schedule).or_default() += 1;
+                missing += 1;
                 continue;
             }
             Err(error) => return Err(PlanError::refused(error)),
@@ -170,7 +172,7 @@ fn pipelines(
             });
         }
     }
-    Ok(found)
+    Ok((found, missing))
 }
 
 /// Returns the splits of the layers to try that are the same for all layouts; `None` is the default one.

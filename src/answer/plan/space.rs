@@ -9,6 +9,7 @@ use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
 use pipesim_models::layout::{ParallelConfig, Recompute, StepOptions, Zero};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of layouts of a question.
 const MOST: usize = 20_000_000;
@@ -65,6 +66,13 @@ pub(super) struct RefinedSplit {
 /// Returns the key of a candidate.
 pub(super) fn key(candidate: &Candidate) -> Key {
     (candidate.group, candidate.shape, candidate.dp, candidate.zero, candidate.shard)
+}
+
+/// What the states of a layout depend on: group, replicas, ZeRO stage and the replicas that share states.
+pub(super) type StatesKey = (u32, u32, Zero, Option<u32>);
+
+pub(super) fn states_key(candidate: &Candidate) -> StatesKey {
+    (candidate.group, candidate.dp, candidate.zero, candidate.shard)
 }
 
 /// The layouts of a question, those with the lowest bounds first.
@@ -308,7 +316,14 @@ impl Space {
         });
         let (options, found): (Vec<StepOptions>, Vec<Vec<Candidate>>) = found.into_iter().unzip();
         let mut candidates: Vec<Candidate> = found.into_iter().flatten().collect();
-        candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound));
+        // the runs of the parts are merged
+        let parts: Vec<Mutex<&mut [Candidate]>> = candidates.chunks_mut(1 << 16).map(Mutex::new).collect();
+        let sort = |part: &mut [Candidate]| part.sort_by(|a, b| a.bound.total_cmp(&b.bound));
+        results(question.host, parts.len(), |which| {
+            sort(&mut parts[which].lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        drop(parts);
+        sort(&mut candidates);
         let groups = works.into_iter().map(|(group, _)| group).collect();
         Ok(Space { groups, options, shapes, candidates, ruled_out })
     }

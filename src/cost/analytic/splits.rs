@@ -82,28 +82,33 @@ impl SplitTimes {
         if held.iter().zip(most).any(|(held, most)| held > most) {
             return None;
         }
+        let mut owned: Vec<Vec<usize>> = vec![Vec::new(); held.len()];
+        (0..stages).for_each(|stage| owned[holders[stage][0] as usize].push(stage));
+        // the stage of a device, as the first of its holders, that takes the next layer
+        let next = |device: usize, counts: &[usize], held: &[usize]| {
+            let load = |device: usize| fixed[device] + (held[device] + 1) as f64 * of_layer[device];
+            let may = |stage: &usize| holders[*stage].iter().all(|&one| held[one as usize] < most[one as usize]);
+            let key = |&stage: &usize| {
+                let busiest = holders[stage].iter().map(|&one| load(one as usize)).fold(0.0, f64::max);
+                (busiest, ends[stage] + counts[stage] as f64 * of_layer[device], Reverse(stage))
+            };
+            let least = |a: &(f64, f64, Reverse<usize>), b: &(f64, f64, Reverse<usize>)| {
+                a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2))
+            };
+            owned[device].iter().filter(|stage| may(stage)).map(key).min_by(least)
+        };
+        let mut nexts: Vec<_> = (0..held.len()).map(|device| next(device, &counts, &held)).collect();
         for _ in counts.iter().sum::<usize>()..layers {
-            let load = |device: u32, more: usize| {
-                let device = device as usize;
-                fixed[device] + (held[device] + more) as f64 * of_layer[device]
-            };
-            let key = |stage: usize| {
-                let own = &holders[stage];
-                let busiest = own.iter().map(|&device| load(device, 1)).fold(0.0, f64::max);
-                let alone = ends[stage] + counts[stage] as f64 * of_layer[own[0] as usize];
-                (busiest, own[0], alone, Reverse(stage))
-            };
-            let may =
-                |stage: &usize| holders[*stage].iter().all(|&device| held[device as usize] < most[device as usize]);
-            let (.., Reverse(stage)) = (0..stages).filter(may).map(key).min_by(|one, other| {
-                one.0
-                    .total_cmp(&other.0)
-                    .then(one.1.cmp(&other.1))
-                    .then(one.2.total_cmp(&other.2))
-                    .then(one.3.cmp(&other.3))
-            })?;
+            let lightest = nexts.iter().flatten().min_by(|a, b| a.0.total_cmp(&b.0))?;
+            let Reverse(stage) = lightest.2;
             counts[stage] += 1;
             holders[stage].iter().for_each(|&device| held[device as usize] += 1);
+            for &device in &holders[stage] {
+                let mut owners: Vec<u32> =
+                    placement.stages_of(device).map(|stage| holders[stage as usize][0]).collect();
+                owners.dedup();
+                owners.iter().for_each(|&owner| nexts[owner as usize] = next(owner as usize, &counts, &held));
+            }
         }
         Some(if self.is_even { counts } else { self.shifted(placement, counts, most) })
     }

@@ -3,6 +3,7 @@
 use super::model::MemoryModel;
 use super::peak::Peak;
 use crate::model_spec::{SplitItems, Stage};
+use pipesim_schedule::moments::Moments;
 use pipesim_schedule::op::Kind;
 use pipesim_schedule::placement::Placement;
 
@@ -25,9 +26,8 @@ impl MemoryModel<'_> {
         (0..placement.devices()).map(of).max().unwrap_or(0).saturating_add(context)
     }
 
-    /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement` and any split into `items`. It is the mean of the
-    /// devices' states and of what they keep of a micro-batch of one of their stages, or what the head alone takes.
-    pub fn least_of_splits(&self, items: &SplitItems, placement: &Placement) -> u64 {
+    /// Returns what bounds the memory of the layout's devices from below, whatever the schedule and the split into `items`.
+    pub fn least_of_splits(&self, items: &SplitItems) -> LeastMemory {
         let keeps = self.stack.outputs_kept != 1.0;
         let kept = |stage: &Stage| if keeps { self.saved(stage, Kind::F) } else { 0 };
         let states = |stages: &[Stage]| {
@@ -36,14 +36,71 @@ impl MemoryModel<'_> {
         };
         // what a layer keeps depends on its neighbours if some are recomputed
         let of_layers = if self.layout.recompute.is_of_layers() { None } else { items.kinds.iter().map(kept).min() };
-        // the largest stage of a device has at least the mean of its stages
-        let of_layers =
-            of_layers.unwrap_or(0).saturating_mul(items.layers as u64) / u64::from(placement.stages().max(1));
-        let all = states(&items.whole).saturating_mul(placement.directions().into());
-        let mean = (all / u64::from(placement.devices().max(1))).saturating_add(of_layers);
-        let head = states(&items.last).saturating_add(items.last.iter().map(kept).sum());
         let context = if keeps { self.unmanaged(0, Peak::default()) } else { 0 };
+        let lost = self.unmanaged(1 << 40, Peak::default()) - self.unmanaged(0, Peak::default());
+        LeastMemory {
+            layers: items.layers as u64,
+            states: states(&items.whole),
+            layer_states: items.kinds.iter().map(|kind| states(std::slice::from_ref(kind))).min().unwrap_or(0),
+            layer_kept: of_layers.unwrap_or(0),
+            head: states(&items.last).saturating_add(items.last.iter().map(kept).sum()),
+            context,
+            lost: if keeps { lost as f64 / (1_u64 << 40) as f64 } else { 0.0 },
+        }
+    }
+}
+
+/// What bounds the memory of a layout's devices from below, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct LeastMemory {
+    layers: u64,
+    /// States of the whole model, of the layer that has the fewest, and of what the last stage holds besides layers with what that keeps.
+    states: u64,
+    layer_states: u64,
+    head: u64,
+    /// What a layer keeps of a micro-batch, at least.
+    layer_kept: u64,
+    /// What is outside of the framework's allocator, and the share of what is inside that is lost.
+    context: u64,
+    lost: f64,
+}
+
+impl LeastMemory {
+    /// Returns a lower bound of the fullest device's bytes, for any schedule on `placement` and any split. It is the mean of the devices'
+    /// states and of what they keep of a micro-batch of one of their stages, or what the head alone takes.
+    pub fn of_any(&self, placement: &Placement) -> u64 {
+        // the largest stage of a device has at least the mean of its stages
+        let of_layers = self.layer_kept.saturating_mul(self.layers) / u64::from(placement.stages().max(1));
+        self.with_context(self.mean_states(placement).saturating_add(of_layers).max(self.head))
+    }
+
+    /// Returns a lower bound of the fullest device's bytes, and of the devices' mean, for a schedule with these moments and `layers` per
+    /// stage.
+    pub fn of(&self, moments: &Moments, layers: &[usize]) -> [u64; 2] {
+        let layers_of = |stage: u32| layers.get(stage as usize).copied().unwrap_or(0) as u64;
+        let (mut sum, mut most) = (0_u64, 0);
+        for device in 0..moments.placement.devices() {
+            let held = moments.most_held(device).iter();
+            let held = held.map(|&(stage, count)| layers_of(stage) * u64::from(count)).sum::<u64>();
+            let kept = self.layer_kept.saturating_mul(held);
+            let own = moments.placement.stages_of(device).map(layers_of).sum::<u64>();
+            // each layer's bytes are rounded up
+            let states = own.saturating_mul(self.layer_states.saturating_sub(64));
+            sum = sum.saturating_add(kept);
+            most = kept.saturating_add(states).max(most);
+        }
+        let mean = sum / u64::from(moments.placement.devices().max(1));
+        let mean = mean.saturating_add(self.mean_states(&moments.placement));
+        [most.max(mean), mean].map(|bytes| self.with_context(bytes))
+    }
+
+    fn mean_states(&self, placement: &Placement) -> u64 {
+        self.states.saturating_mul(placement.directions().into()) / u64::from(placement.devices().max(1))
+    }
+
+    fn with_context(&self, bytes: u64) -> u64 {
         // bytes of a device are rounded down
-        mean.max(head).saturating_sub(64).saturating_add(context)
+        let bytes = bytes.saturating_sub(64);
+        bytes.saturating_add((self.lost * bytes as f64) as u64).saturating_add(self.context)
     }
 }

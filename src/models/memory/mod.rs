@@ -17,6 +17,7 @@ mod states;
 mod units;
 
 pub use experts::MixtureMemory;
+pub use least::LeastMemory;
 pub use model::MemoryModel;
 pub use peak::{Peak, SavedActivations, peak, peak_at, peak_by};
 

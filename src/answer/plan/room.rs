@@ -1,0 +1,101 @@
+//! Lower bounds of the memory of layouts, which rule most of them out before anything else is calculated.
+
+use super::moved::least;
+use super::question::Question;
+use super::search::Search;
+use super::space::{Candidate, StatesKey, states_key};
+use super::stacks::FEWEST;
+use crate::resolve::results;
+use pipesim_models::layout::Recompute;
+use pipesim_models::memory::{LeastMemory, MemoryModel};
+use pipesim_models::model_spec::Stage;
+use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
+
+impl Search<'_> {
+    /// Returns a lower bound of the memory of a layout.
+    pub(super) fn least(&self, candidate: &Candidate) -> u64 {
+        let shape = self.space.shape(candidate);
+        match shape.bounds_splits {
+            true => self.least_memory_of(candidate).of_any(&shape.placement),
+            false => self.with_memory_model(candidate, |model| model.least(&shape.placement, &shape.stages)),
+        }
+    }
+
+    /// Returns what bounds the memory of a layout of which layers may move.
+    pub(super) fn least_memory_of(&self, candidate: &Candidate) -> LeastMemory {
+        let known = self.bounds_of_memory().get(&states_key(candidate)).copied();
+        known.unwrap_or_else(|| {
+            let found = self.with_memory_model(candidate, |model| model.least_of_splits(&self.items));
+            self.bounds_of_memory().insert(states_key(candidate), found);
+            found
+        })
+    }
+
+    /// Calculates what bounds the memory of layouts, in parallel.
+    pub(super) fn bound_memory(&self, numbers: &[u32]) {
+        let mut missing: BTreeMap<StatesKey, &Candidate> = BTreeMap::new();
+        for candidate in numbers.iter().map(|&number| &self.space.candidates[number as usize]) {
+            if self.space.shape(candidate).bounds_splits
+                && !self.bounds_of_memory().contains_key(&states_key(candidate))
+            {
+                missing.insert(states_key(candidate), candidate);
+            }
+        }
+        let missing: Vec<&Candidate> = missing.into_values().collect();
+        results(self.question.host, missing.len(), |which| self.least_memory_of(missing[which]));
+    }
+
+    fn bounds_of_memory(&self) -> MutexGuard<'_, BTreeMap<StatesKey, LeastMemory>> {
+        self.least.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what `of` makes of a layout's memory model with as little memory as the layout may take.
+    fn with_memory_model<T>(&self, candidate: &Candidate, of: impl Fn(MemoryModel<'_>) -> T) -> T {
+        let mut layout = self.space.layout(self.question, candidate);
+        if layout.recompute == FEWEST {
+            layout.recompute = Recompute::Full;
+        }
+        let Question { model, machine, .. } = self.question;
+        of(MemoryModel::of_spec(model, &self.spec, &layout, &machine.stack))
+    }
+
+    /// Returns a lower bound of the bytes of a layout's fullest device if that is above `bytes`; of a layout whose layers move, in every split
+    /// that [`Search::moved`] tries.
+    pub(super) fn overflow(&self, candidate: &Candidate, bytes: u64) -> Option<u64> {
+        let shape = self.space.shape(candidate);
+        if !shape.bounds_splits || shape.is_open {
+            return None;
+        }
+        let costs = self.priced(candidate.group, self.space.layout(self.question, candidate))?;
+        let ordered = self.order(candidate, &costs).ok()?;
+        let least = self.least_memory_of(candidate);
+        let bound = if shape.moves {
+            let times = self.groups.times(candidate.group, &costs, shape.splits)?;
+            let lightest = self.groups.lightest([candidate.group, candidate.shape], times, &shape.placement)?;
+            // what the devices cannot hold together in this split is not tried in another
+            least.of(&ordered.moments, &lightest)[1]
+        } else {
+            least.of(&ordered.moments, &shape.stages.iter().map(Stage::layers).collect::<Vec<_>>())[0]
+        };
+        (bound > bytes).then_some(bound)
+    }
+
+    /// Returns whether no split of a layout's layers fits, since its devices cannot hold what is in flight even together.
+    pub(super) fn overflows(&self, candidate: &Candidate) -> bool {
+        let shape = self.space.shape(candidate);
+        let default = || self.priced(candidate.group, self.space.layout(self.question, candidate));
+        let ordered = default().filter(|_| !shape.is_open).and_then(|costs| self.order(candidate, &costs).ok());
+        let Some(ordered) = ordered else { return false };
+        let stages = shape.placement.stages() as usize;
+        let mut layers: Vec<usize> = (0..stages).map(|stage| least(stage, stages)).collect();
+        let mut held = vec![0; stages];
+        let all = (0..shape.placement.devices()).flat_map(|device| ordered.moments.most_held(device));
+        all.for_each(|&(stage, count)| held[stage as usize] += count);
+        // the others where the fewest micro-batches are in flight
+        let rest = self.question.model.layers.saturating_sub(layers.iter().sum());
+        let lowest = (0..stages).min_by_key(|stage| held[*stage]);
+        lowest.into_iter().for_each(|stage| layers[stage] += rest);
+        self.least_memory_of(candidate).of(&ordered.moments, &layers)[1] > self.question.bytes()
+    }
+}
