@@ -378,7 +378,9 @@ fn compared_with_commands(options: &BTreeMap<&'static str, String>, dice: &mut D
     for (what, change) in &tried {
         let text = change["change"].as_str().unwrap();
         let mut changed = options.clone();
-        changed.remove("--balance"); // the explanation says that changes are predicted without it
+        if ["layers", "balance"].contains(what) {
+            changed.remove("--balance");
+        }
         match text.split_once(' ') {
             _ if *what == "schedule" => changed.insert("--schedule", text.to_string()),
             Some((_, value)) if *what == "micro" => changed.insert("--micro", value.to_string()),

@@ -21,6 +21,7 @@ use pipesim_sim::ordering::order_ops;
 use pipesim_sim::{self as sim, Prediction};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -192,6 +193,12 @@ fn fits(costs: &Costs, schedule: &Schedule) -> Option<bool> {
     Some(analytic.memory_of(&stages, schedule, None).ok()?.fits)
 }
 
+/// Returns the costs of a resolved schedule: with its own layers if they are balanced.
+fn costs_of<'c>(costs: &'c Costs, resolved: &Resolved) -> Cow<'c, Costs> {
+    let own = resolved.balance.as_ref().map(|found| costs.with_layers(found.layers.clone()));
+    own.map_or(Cow::Borrowed(costs), Cow::Owned)
+}
+
 /// Returns the total time of all forwards, which is equal for schedules that train the same model.
 fn forward_ns(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let counts = graph.schedule().counts();
@@ -205,23 +212,23 @@ impl<'a> Advisor<'a> {
     /// Tries all other schedules under `selection`.
     pub fn new(selection: &Selection, costs: &'a Costs) -> Advisor<'a> {
         let plain = Selection { lenient: false, ..selection.without_options() };
-        let mut advisor =
-            Advisor { selection: selection.clone(), costs, tried: Vec::new(), untried: 0, left: MOST_OPS };
+        // each takes many steps if its layers are balanced
+        let (left, later) = if selection.balance { (3 * MOST_OPS, MOST_OPS) } else { (MOST_OPS, 0) };
+        let mut advisor = Advisor { selection: selection.clone(), costs, tried: Vec::new(), untried: 0, left };
         for name in dsl::names_of_whole() {
             let Ok(variant) = Variant::parse(name) else { continue };
             let several = plain.takes(&variant).is_ok_and(|takes| takes.chunks);
             let names = if several { CHUNKS.map(|v| format!("{name}:v={v}")).to_vec() } else { vec![name.to_string()] };
             for name in names {
                 let resolved = advisor.resolved(&plain, &name);
-                let refused = resolved.as_ref().and_then(|one| refusal(costs, one.graph.schedule(), &variant.base));
-                let fits = resolved.as_ref().and_then(|one| fits(costs, one.graph.schedule()));
-                advisor.tried.extend(resolved.map(|one| Tried {
-                    refused,
-                    fits,
-                    ..Tried::new(name, &variant.base, &one)
+                advisor.tried.extend(resolved.map(|one| {
+                    let (costs, schedule) = (costs_of(costs, &one), one.graph.schedule());
+                    let (refused, fits) = (refusal(&costs, schedule, &variant.base), fits(&costs, schedule));
+                    Tried { refused, fits, ..Tried::new(name, &variant.base, &one) }
                 }));
             }
         }
+        advisor.left = advisor.left.max(later);
         advisor
     }
 
@@ -268,7 +275,7 @@ impl<'a> Advisor<'a> {
             saves: 0.0,
             order_held_fixed: false,
             refused: None,
-            fits: fits(self.costs, schedule),
+            fits: fits(&costs_of(self.costs, resolved), schedule),
         };
         let limit = resolved.setup.memory_cap.unwrap_or(peak);
         let chosen = resolved.chosen.as_deref().unwrap_or(&schedule.name);
@@ -277,8 +284,9 @@ impl<'a> Advisor<'a> {
             changes.extend(self.more(name, &own));
             let base = Variant::parse(name).map(|variant| variant.base).unwrap_or_default();
             let split = split(graph, costs, limit, &own).map(|(split, schedule)| {
-                let refused = refusal(self.costs, &graph.schedule().clone().with_split_backwards(), &base);
-                let fits = fits(self.costs, &schedule);
+                let costs = costs_of(self.costs, resolved);
+                let refused = refusal(&costs, &graph.schedule().clone().with_split_backwards(), &base);
+                let fits = fits(&costs, &schedule);
                 Change { refused: refused.filter(|_| own.refused.is_none()), fits, ..split }
             });
             changes.extend(split);
@@ -325,8 +333,9 @@ impl<'a> Advisor<'a> {
             let Tried { makespan, peak, .. } = Tried::new(String::new(), "", &resolved);
             let what = What::Micro(microbatches);
             let base = Variant::parse(name).map(|variant| variant.base).unwrap_or_default();
-            let refused = refusal(self.costs, resolved.graph.schedule(), &base).filter(|_| own.refused.is_none());
-            let fits = fits(self.costs, resolved.graph.schedule());
+            let (costs, schedule) = (costs_of(self.costs, &resolved), resolved.graph.schedule());
+            let refused = refusal(&costs, schedule, &base).filter(|_| own.refused.is_none());
+            let fits = fits(&costs, schedule);
             let change = Change { what, microbatches, makespan, peak_activations: peak, refused, fits, ..own.clone() };
             changes.push(change.of(own));
         }
@@ -343,15 +352,19 @@ impl<'a> Advisor<'a> {
         {
             return None;
         }
-        let selection = Selection { balance: true, ..self.selection.clone() };
-        let layers = selection.resolve(name, self.costs).ok()?.balance?.layers;
-        // asked for by themselves, they may give another order, and leave other room for it
+        let balanced = Selection { balance: true, ..self.selection.clone() }.resolve(name, self.costs).ok()?;
+        let layers = balanced.balance.as_ref()?.layers.clone();
         let costs = self.costs.with_layers(layers.clone());
-        let room = self.selection.room.and_then(|_| costs.analytic()?.room());
-        let resolved = Selection { room, ..self.selection.clone() }.resolve(name, &costs).ok()?;
-        let Tried { makespan, peak, .. } = Tried::new(String::new(), "", &resolved);
         // the layers of a command whose costs are given with them are those of these costs
         let are_own = matches!(self.costs, Costs::Given { costs, .. } if costs.layers_are_own());
+        let resolved = if are_own {
+            balanced
+        } else {
+            // asked for by themselves, they may give another order, and leave other room for it
+            let room = self.selection.room.and_then(|_| costs.analytic()?.room());
+            Selection { room, ..self.selection.clone() }.resolve(name, &costs).ok()?
+        };
+        let Tried { makespan, peak, .. } = Tried::new(String::new(), "", &resolved);
         let what = if are_own { What::Balance } else { What::Layers(layers) };
         let fits = fits(&costs, resolved.graph.schedule());
         Some(Change { what, makespan, peak_activations: peak, fits, ..own.clone() }.of(own))

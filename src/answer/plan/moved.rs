@@ -30,7 +30,7 @@ const FEW_STAGES: [usize; 2] = [8, 4];
 const FEW_SPLITS: f64 = 500.0;
 
 /// Returns the fewest layers of a stage: only the first and the last may be empty.
-pub(super) fn least(stage: usize, stages: usize) -> usize {
+fn least(stage: usize, stages: usize) -> usize {
     usize::from(stage > 0 && stage + 1 < stages)
 }
 

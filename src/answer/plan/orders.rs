@@ -82,17 +82,14 @@ impl Orders {
 
     /// Compiles the orders of layouts that are not known, each once, in parallel.
     pub fn compile<'s>(&self, question: &Question, layouts: impl Iterator<Item = (&'s PlanShape, u32)>) {
-        let mut missing: BTreeMap<Key, (&PlanShape, u32)> = BTreeMap::new();
-        for (shape, micro) in layouts.filter(|(shape, _)| !shape.is_open) {
-            let key = Orders::key(shape, micro);
-            if !self.lock().0.contains_key(&key) {
-                missing.insert(key, (shape, micro));
-            }
-        }
-        let missing: Vec<(&PlanShape, u32)> = missing.into_values().collect();
+        let fixed = layouts.filter(|(shape, _)| !shape.is_open);
+        let fixed = fixed.map(|(shape, micro)| (Orders::key(shape, micro), (shape, micro)));
+        let missing: BTreeMap<Key, (&PlanShape, u32)> =
+            fixed.filter(|(key, _)| !self.lock().0.contains_key(key)).collect();
+        let missing: Vec<(Key, (&PlanShape, u32))> = missing.into_iter().collect();
         results(question.host, missing.len(), |which| {
-            let (shape, micro) = missing[which];
-            self.insert(Orders::key(shape, micro), compiled(question, shape, micro));
+            let (key, (shape, micro)) = &missing[which];
+            self.insert(key.clone(), compiled(question, shape, *micro));
         });
     }
 

@@ -1,6 +1,6 @@
 //! Lower bounds of the memory of layouts, which rule most of them out before anything else is calculated.
 
-use super::moved::least;
+use super::orders::Ordered;
 use super::question::Question;
 use super::search::Search;
 use super::space::{Candidate, StatesKey, states_key};
@@ -34,14 +34,10 @@ impl Search<'_> {
 
     /// Calculates what bounds the memory of layouts, in parallel.
     pub(super) fn bound_memory(&self, numbers: &[u32]) {
-        let mut missing: BTreeMap<StatesKey, &Candidate> = BTreeMap::new();
-        for candidate in numbers.iter().map(|&number| &self.space.candidates[number as usize]) {
-            if self.space.shape(candidate).bounds_splits
-                && !self.bounds_of_memory().contains_key(&states_key(candidate))
-            {
-                missing.insert(states_key(candidate), candidate);
-            }
-        }
+        let all = numbers.iter().map(|&number| &self.space.candidates[number as usize]);
+        let moving = all.filter(|one| self.space.shape(one).bounds_splits).map(|one| (states_key(one), one));
+        let missing: BTreeMap<StatesKey, &Candidate> =
+            moving.filter(|(key, _)| !self.bounds_of_memory().contains_key(key)).collect();
         let missing: Vec<&Candidate> = missing.into_values().collect();
         results(self.question.host, missing.len(), |which| self.least_memory_of(missing[which]));
     }
@@ -86,16 +82,7 @@ impl Search<'_> {
         let shape = self.space.shape(candidate);
         let default = || self.priced(candidate.group, self.space.layout(self.question, candidate));
         let ordered = default().filter(|_| !shape.is_open).and_then(|costs| self.order(candidate, &costs).ok());
-        let Some(ordered) = ordered else { return false };
-        let stages = shape.placement.stages() as usize;
-        let mut layers: Vec<usize> = (0..stages).map(|stage| least(stage, stages)).collect();
-        let mut held = vec![0; stages];
-        let all = (0..shape.placement.devices()).flat_map(|device| ordered.moments.most_held(device));
-        all.for_each(|&(stage, count)| held[stage as usize] += count);
-        // the others where the fewest micro-batches are in flight
-        let rest = self.question.model.layers.saturating_sub(layers.iter().sum());
-        let lowest = (0..stages).min_by_key(|stage| held[*stage]);
-        lowest.into_iter().for_each(|stage| layers[stage] += rest);
-        self.least_memory_of(candidate).of(&ordered.moments, &layers)[1] > self.question.bytes()
+        let least = |ordered: &Ordered| self.least_memory_of(candidate).of_any_split(&ordered.moments);
+        ordered.is_some_and(|ordered| least(&ordered) > self.question.bytes())
     }
 }

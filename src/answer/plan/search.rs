@@ -179,14 +179,13 @@ impl<'a> Search<'a> {
     /// Predicts a layout that is not [foreseen](Search::foreseen), as `predict` does. If its memory exceeds `bytes`, or its cost is above `most`
     /// by a bound, its time is not predicted.
     fn predict(&self, candidate: &Candidate, bytes: u64, most: f64) -> Result<LayoutOutcome, NoOrder> {
-        let shape = self.space.shape(candidate);
+        let (shape, price) = (self.space.shape(candidate), self.question.price(self.space.group(candidate).gpus));
         if let Some(least) = self.overflow(candidate, bytes) {
             return Ok(LayoutOutcome::TooLarge(least));
         }
         let (costs, used) = self.costs_and_bytes(candidate).ok_or(NoOrder::Missing)?;
         if shape.bounds_splits && !shape.moves {
-            let bound = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike);
-            let bound = bound * self.question.price(self.space.group(candidate).gpus);
+            let bound = costs.least_iteration(&shape.placement, &shape.stages, shape.splits, &shape.alike) * price;
             if bound > most {
                 self.bounds().insert(key(candidate), bound);
                 return Err(NoOrder::Slower);
@@ -200,8 +199,7 @@ impl<'a> Search<'a> {
         }
         if shape.moves {
             let alike = alike(&shape.placement, &stages);
-            let bound = costs.least_iteration(&shape.placement, &stages, shape.splits, &alike);
-            let bound = bound * self.question.price(self.space.group(candidate).gpus) / (1.0 + NEAR);
+            let bound = costs.least_iteration(&shape.placement, &stages, shape.splits, &alike) * price / (1.0 + NEAR);
             if bound > most {
                 self.bounds().insert(key(candidate), bound);
                 return Err(NoOrder::Slower);
@@ -329,13 +327,13 @@ impl<'a> Search<'a> {
         refined.unwrap_or(outcome).within(bytes)
     }
 
-    /// Returns the outcomes of the first layouts within `bytes`, predicting at most `at_once` that are not known; `None` for those that cost more
-    /// than `most` by a bound.
+    /// Returns the outcomes of layouts within `bytes`, predicting those that are not known; `None` for those that cost more than `most` by a
+    /// bound.
     fn outcomes_of(
         &self,
         numbers: &[u32],
-        at_once: usize,
-        (bytes, most): (u64, f64),
+        bytes: u64,
+        most: f64,
         observer: &dyn Observer,
     ) -> Vec<Option<LayoutOutcome>> {
         // starting a thread takes longer than most of these
@@ -343,17 +341,8 @@ impl<'a> Search<'a> {
             None => self.foreseen(number, bytes, most).map(|found| self.keep(number, bytes, found, observer)),
             known => Some(known),
         };
-        let (mut outcomes, mut left): (Vec<Option<Option<LayoutOutcome>>>, Vec<usize>) = Default::default();
-        for number in numbers {
-            let outcome = quick(number);
-            if outcome.is_none() {
-                left.push(outcomes.len());
-            }
-            outcomes.push(outcome);
-            if left.len() == at_once {
-                break;
-            }
-        }
+        let mut outcomes: Vec<Option<Option<LayoutOutcome>>> = numbers.iter().map(quick).collect();
+        let left: Vec<usize> = (0..numbers.len()).filter(|&which| outcomes[which].is_none()).collect();
         let layouts = left.iter().map(|&which| &self.space.candidates[numbers[which] as usize]);
         self.orders.compile(self.question, layouts.map(|one| (self.space.shape(one), one.micro)));
         let found = results(self.question.host, left.len(), |which| {
@@ -440,11 +429,25 @@ impl<'a> Search<'a> {
         let (mut done, mut bounded) = (0, 0);
         while done < numbers.len().min(most) {
             let candidates = &self.space.candidates;
-            let at_once = (done / 16).clamp(BATCH[0], BATCH[1]);
-            let end = numbers.len().min(most).min(done + FORESEEN * at_once);
+            let mut left = (done / 16).clamp(BATCH[0], BATCH[1]);
+            let end = numbers.len().min(most).min(done + FORESEEN * left);
             let may = |number: &&u32| self.may_beat(candidates[**number as usize].bound, found, limits.keep);
             // bounds grow, so those that may be among the best come first
-            let batch: Vec<u32> = numbers[done..end].iter().take_while(may).copied().collect();
+            let mut batch: Vec<u32> = numbers[done..end].iter().take_while(may).copied().collect();
+            if done + batch.len() > bounded {
+                self.bound_memory(&numbers[done.max(bounded)..done + batch.len()]);
+                bounded = done + batch.len();
+            }
+            // whatever is known, so that counts are those of a search that knows nothing
+            let is_left = |number: &u32| {
+                let candidate = &candidates[*number as usize];
+                !self.space.shape(candidate).bounds_splits || self.least(candidate) <= limits.bytes
+            };
+            let last = batch.iter().position(|number| {
+                left -= usize::from(is_left(number));
+                left == 0
+            });
+            batch.truncate(last.map_or(batch.len(), |last| last + 1));
             if batch.is_empty() {
                 break;
             }
@@ -452,14 +455,9 @@ impl<'a> Search<'a> {
                 found.is_stopped = true;
                 break;
             }
-            if done + batch.len() > bounded {
-                self.bound_memory(&numbers[done.max(bounded)..done + batch.len()]);
-                bounded = done + batch.len();
-            }
             let worst = found.best.last().filter(|_| found.best.len() >= limits.keep);
             let most = worst.map_or(f64::INFINITY, |(worst, _)| *worst);
-            let outcomes = self.outcomes_of(&batch, at_once, (limits.bytes, most), observer);
-            let decided = outcomes.len();
+            let outcomes = self.outcomes_of(&batch, limits.bytes, most, observer);
             for (&number, outcome) in batch.iter().zip(outcomes) {
                 let reason = match outcome {
                     None => Reason::Slower,
@@ -483,7 +481,7 @@ impl<'a> Search<'a> {
             found.best.retain(|&(_, number)| seen.insert(self.kind(number)));
             found.alike += (before - found.best.len()) as u64;
             found.best.truncate(limits.keep);
-            done += decided;
+            done += batch.len();
             let best = found.best.first().map(|&(_, number)| &candidates[number as usize]);
             let layout = best.map(|candidate| self.space.layout(self.question, candidate));
             let seconds = found.best.first().and_then(|&(_, number)| match self.known(number) {

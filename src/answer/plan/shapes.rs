@@ -264,16 +264,12 @@ impl PlanShape {
 pub(super) fn alike(placement: &Placement, stages: &[Stage]) -> Vec<u32> {
     let held = |device: u32| {
         let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
-        for stage in placement.stages_of(device) {
-            stages[stage as usize].counts().for_each(|(part, count)| *counts.entry(part).or_default() += count);
-        }
+        let all = placement.stages_of(device).flat_map(|stage| stages[stage as usize].counts());
+        all.for_each(|(part, count)| *counts.entry(part).or_default() += count);
         counts
     };
     let all: Vec<_> = (0..placement.devices()).map(held).collect();
-    let first = |device: usize| {
-        // in bidirectional placements, count the other holder of a stage, too
-        let same = (0..device).find(|&other| placement.directions() == 1 && all[other] == all[device]);
-        same.unwrap_or(device) as u32
-    };
-    (0..all.len()).map(first).collect()
+    // in bidirectional placements, count the other holder of a stage, too
+    let is_same = |one: usize, other: usize| placement.directions() == 1 && all[other] == all[one];
+    (0..all.len()).map(|device| (0..device).find(|other| is_same(device, *other)).unwrap_or(device) as u32).collect()
 }

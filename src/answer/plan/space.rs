@@ -9,7 +9,6 @@ use crate::resolve::results;
 use pipesim_cost::analytic::Analytic;
 use pipesim_models::layout::{ParallelConfig, Recompute, StepOptions, Zero};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of layouts of a question.
 const MOST: usize = 20_000_000;
@@ -316,14 +315,7 @@ impl Space {
         });
         let (options, found): (Vec<StepOptions>, Vec<Vec<Candidate>>) = found.into_iter().unzip();
         let mut candidates: Vec<Candidate> = found.into_iter().flatten().collect();
-        // the runs of the parts are merged
-        let parts: Vec<Mutex<&mut [Candidate]>> = candidates.chunks_mut(1 << 16).map(Mutex::new).collect();
-        let sort = |part: &mut [Candidate]| part.sort_by(|a, b| a.bound.total_cmp(&b.bound));
-        results(question.host, parts.len(), |which| {
-            sort(&mut parts[which].lock().unwrap_or_else(PoisonError::into_inner))
-        });
-        drop(parts);
-        sort(&mut candidates);
+        candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound));
         let groups = works.into_iter().map(|(group, _)| group).collect();
         Ok(Space { groups, options, shapes, candidates, ruled_out })
     }

@@ -94,6 +94,21 @@ impl LeastMemory {
         [most.max(mean), mean].map(|bytes| self.with_context(bytes))
     }
 
+    /// Returns a lower bound of the devices' mean, for a schedule with these moments and any split of which only the first and the last stage
+    /// may be empty.
+    pub fn of_any_split(&self, moments: &Moments) -> u64 {
+        let stages = moments.placement.stages() as usize;
+        let mut layers: Vec<usize> = (0..stages).map(|stage| usize::from(stage > 0 && stage + 1 < stages)).collect();
+        let mut held = vec![0; stages];
+        let all = (0..moments.placement.devices()).flat_map(|device| moments.most_held(device));
+        all.for_each(|&(stage, count)| held[stage as usize] += count);
+        // the others where the fewest micro-batches are in flight
+        let rest = (self.layers as usize).saturating_sub(layers.iter().sum());
+        let lowest = (0..stages).min_by_key(|stage| held[*stage]);
+        lowest.into_iter().for_each(|stage| layers[stage] += rest);
+        self.of(moments, &layers)[1]
+    }
+
     fn mean_states(&self, placement: &Placement) -> u64 {
         self.states.saturating_mul(placement.directions().into()) / u64::from(placement.devices().max(1))
     }

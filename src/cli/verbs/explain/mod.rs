@@ -19,7 +19,7 @@ use clap::Args;
 use pipesim_answer::advice::Advisor;
 use pipesim_answer::explanation::{ExplainedRun, StepExplanation, Unexplained};
 use pipesim_answer::question::{Observer, Question, Remark};
-use pipesim_answer::resolve::{Resolved, Selection};
+use pipesim_answer::resolve::Resolved;
 use pipesim_import::ImportOptions;
 use pipesim_report::{self as report, Entry, ITERATION, Panel, Report};
 use pipesim_schedule::timeline::{Source, Timeline};
@@ -160,7 +160,6 @@ impl Explain {
         let mut advisor = None;
         let (all, selection) =
             (asked.resolved(&costs, &Sandbox, &self.remarks)?, asked.selection_of(&costs, &Sandbox)?);
-        let selection = Selection { balance: false, ..selection };
         for (name, resolved) in asked.names().iter().zip(all) {
             remark_balance(&resolved, self.remarks);
             let graph = &resolved.graph;
@@ -243,7 +242,7 @@ impl Explain {
             print(&self.print.plain(sentences.clone().map(list).collect()))?;
         }
         let untried = explanations.iter().filter_map(|e| Some(e.advice.as_ref()?.untried)).max().unwrap_or(0);
-        let balance = self.costs.balance.then(|| "Changes are predicted without --balance.".to_string());
+        let balance = self.costs.balance.then(|| "Other schedules and micro-batches are balanced, too.".to_string());
         let untried = (untried > 0).then(|| {
             format!(
                 "{untried} more schedules were not tried, as they are searched or have too many ops. `predict -s auto` searches."
