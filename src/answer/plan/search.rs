@@ -438,7 +438,7 @@ impl<'a> Search<'a> {
                 self.bound_memory(&numbers[done.max(bounded)..done + batch.len()]);
                 bounded = done + batch.len();
             }
-            // whatever is known, so that counts are those of a search that knows nothing
+            // known layouts count, too: a search that a journal continues returns the same counts
             let is_left = |number: &u32| {
                 let candidate = &candidates[*number as usize];
                 !self.space.shape(candidate).bounds_splits || self.least(candidate) <= limits.bytes
