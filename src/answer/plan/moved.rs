@@ -4,7 +4,7 @@
 use super::answer::RESOLUTION;
 use super::journal::LayoutOutcome;
 use super::orders::Ordered;
-use super::search::{NEAR, Search};
+use super::search::{FEW_SPLITS, NEAR, Search};
 use super::shapes::{PlanShape, alike};
 use super::space::{Candidate, Key, RefinedSplit, key};
 use super::stacks::FEWEST;
@@ -26,8 +26,6 @@ const MOST_OPS: usize = 3_000_000;
 const STEPS: [usize; 2] = [64, 1500];
 /// Largest number of stages between which two layers move at once, and between which they move from and to any stages.
 const FEW_STAGES: [usize; 2] = [8, 4];
-/// Largest number of splits that are all tried.
-const FEW_SPLITS: f64 = 500.0;
 
 /// Returns the fewest layers of a stage: only the first and the last may be empty.
 fn least(stage: usize, stages: usize) -> usize {
@@ -146,6 +144,11 @@ impl Search<'_> {
         }
     }
 
+    /// Returns the number of splits of a layout.
+    pub(super) fn split_count(&self, candidate: &Candidate) -> f64 {
+        splits(self.question.model.layers, self.space.shape(candidate).placement.stages() as usize)
+    }
+
     /// Moves layers of the layouts that may become the best of `numbers` and of all that were predicted nearly as fast.
     pub(super) fn refine(&self, numbers: &[u32], allows: &dyn Fn(&Candidate) -> bool) {
         let candidates = &self.space.candidates;
@@ -162,9 +165,7 @@ impl Search<'_> {
         near.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let best = near.first().map_or(0.0, |(best, _)| *best);
         // another of few splits may be much faster, or fit
-        let count = |candidate: &Candidate| {
-            splits(self.question.model.layers, self.space.shape(candidate).placement.stages() as usize)
-        };
+        let count = |candidate: &Candidate| self.split_count(candidate);
         let may = |candidate: &Candidate| {
             candidate.bound <= best * (1.0 + RESOLUTION) && count(candidate) <= FEW_SPLITS && allows(candidate)
         };

@@ -84,8 +84,7 @@ impl Orders {
     pub fn compile<'s>(&self, question: &Question, layouts: impl Iterator<Item = (&'s PlanShape, u32)>) {
         let fixed = layouts.filter(|(shape, _)| !shape.is_open);
         let fixed = fixed.map(|(shape, micro)| (Orders::key(shape, micro), (shape, micro)));
-        let missing: BTreeMap<Key, (&PlanShape, u32)> =
-            fixed.filter(|(key, _)| !self.lock().0.contains_key(key)).collect();
+        let missing = fixed.filter(|(key, _)| !self.lock().0.contains_key(key)).collect::<BTreeMap<_, _>>();
         let missing: Vec<(Key, (&PlanShape, u32))> = missing.into_iter().collect();
         results(question.host, missing.len(), |which| {
             let (key, (shape, micro)) = &missing[which];

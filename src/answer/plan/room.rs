@@ -36,8 +36,8 @@ impl Search<'_> {
     pub(super) fn bound_memory(&self, numbers: &[u32]) {
         let all = numbers.iter().map(|&number| &self.space.candidates[number as usize]);
         let moving = all.filter(|one| self.space.shape(one).bounds_splits).map(|one| (states_key(one), one));
-        let missing: BTreeMap<StatesKey, &Candidate> =
-            moving.filter(|(key, _)| !self.bounds_of_memory().contains_key(key)).collect();
+        let is_missing = |(key, _): &(StatesKey, _)| !self.bounds_of_memory().contains_key(key);
+        let missing = moving.filter(is_missing).collect::<BTreeMap<_, &Candidate>>();
         let missing: Vec<&Candidate> = missing.into_values().collect();
         results(self.question.host, missing.len(), |which| self.least_memory_of(missing[which]));
     }
@@ -56,8 +56,7 @@ impl Search<'_> {
         of(MemoryModel::of_spec(model, &self.spec, &layout, &machine.stack))
     }
 
-    /// Returns a lower bound of the bytes of a layout's fullest device if that is above `bytes`; of a layout whose layers move, in every split
-    /// that [`Search::moved`] tries.
+    /// Returns a lower bound of the bytes of a layout's fullest device if that is above `bytes`, in every split that [`Search::moved`] tries.
     pub(super) fn overflow(&self, candidate: &Candidate, bytes: u64) -> Option<u64> {
         let shape = self.space.shape(candidate);
         if !shape.bounds_splits || shape.is_open {

@@ -25,6 +25,8 @@ const BATCH: [usize; 2] = [64, 256];
 const FORESEEN: usize = 16;
 /// Layouts whose times are this much above the best one's may become the best when their layers move.
 pub(super) const NEAR: f64 = 0.1;
+/// Largest number of splits of a layout that are all tried.
+pub(super) const FEW_SPLITS: f64 = 500.0;
 /// Maximum number of searched orders per question.
 const MOST_SEARCHES: usize = 48;
 
@@ -197,7 +199,8 @@ impl<'a> Search<'a> {
         if used > bytes {
             return Ok(LayoutOutcome::TooLarge(used));
         }
-        if shape.moves {
+        // another of few splits may be much faster
+        if shape.moves && self.split_count(candidate) > FEW_SPLITS {
             let alike = alike(&shape.placement, &stages);
             let bound = costs.least_iteration(&shape.placement, &stages, shape.splits, &alike) * price / (1.0 + NEAR);
             if bound > most {
@@ -434,10 +437,9 @@ impl<'a> Search<'a> {
             let may = |number: &&u32| self.may_beat(candidates[**number as usize].bound, found, limits.keep);
             // bounds grow, so those that may be among the best come first
             let mut batch: Vec<u32> = numbers[done..end].iter().take_while(may).copied().collect();
-            if done + batch.len() > bounded {
-                self.bound_memory(&numbers[done.max(bounded)..done + batch.len()]);
-                bounded = done + batch.len();
-            }
+            let ahead = done + batch.len();
+            self.bound_memory(&numbers[done.max(bounded).min(ahead)..ahead]);
+            bounded = bounded.max(ahead);
             // known layouts count, too: a search that a journal continues returns the same counts
             let is_left = |number: &u32| {
                 let candidate = &candidates[*number as usize];
