@@ -145,7 +145,7 @@ impl Search<'_> {
     }
 
     /// Returns the number of splits of a layout.
-    pub(super) fn split_count(&self, candidate: &Candidate) -> f64 {
+    pub(super) fn splits_of(&self, candidate: &Candidate) -> f64 {
         splits(self.question.model.layers, self.space.shape(candidate).placement.stages() as usize)
     }
 
@@ -165,9 +165,8 @@ impl Search<'_> {
         near.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let best = near.first().map_or(0.0, |(best, _)| *best);
         // another of few splits may be much faster, or fit
-        let count = |candidate: &Candidate| self.split_count(candidate);
         let may = |candidate: &Candidate| {
-            candidate.bound <= best * (1.0 + RESOLUTION) && count(candidate) <= FEW_SPLITS && allows(candidate)
+            candidate.bound <= best * (1.0 + RESOLUTION) && self.splits_of(candidate) <= FEW_SPLITS && allows(candidate)
         };
         near.retain(|(cost, number)| *cost <= best * (1.0 + NEAR) || may(&candidates[*number as usize]));
         let shapes = &self.space.shapes;
@@ -212,7 +211,8 @@ impl Search<'_> {
         let unfit = unfit.filter(|number| !work.contains(number) && !self.climbed().contains(number));
         let unfit = unfit.take_while(|number| {
             let candidate = &candidates[*number as usize];
-            left -= count(candidate) * f64::from(2 * candidate.micro * self.space.shape(candidate).placement.stages());
+            left -= self.splits_of(candidate)
+                * f64::from(2 * candidate.micro * self.space.shape(candidate).placement.stages());
             left >= 0.0
         });
         let unfit: Vec<u32> = unfit.collect();

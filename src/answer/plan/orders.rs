@@ -3,7 +3,7 @@
 use super::question::Question;
 use super::shapes::PlanShape;
 use super::space::Candidate;
-use crate::resolve::{Selection, results};
+use crate::resolve::Selection;
 use pipesim_cost::analytic::Analytic;
 use pipesim_schedule::graph::TaskGraph;
 use pipesim_schedule::moments::Moments;
@@ -11,7 +11,7 @@ use pipesim_schedule::open::{OpenSchedule, Order};
 use pipesim_schedule::schedule::Overlap;
 use pipesim_sim::ordering::{Effort, order_ops_with};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Maximum number of ops of the compiled orders that are kept.
 const MOST_OPS: usize = 12_000_000;
@@ -50,12 +50,13 @@ pub enum NoOrder {
 
 /// Name of the schedule, devices, stages per device, micro-batches.
 type Key = (String, u32, u32, u32);
-type KeptOrders = BTreeMap<Key, Result<CachedOrder, NoOrder>>;
+/// Threads that need an order wait for the one that compiles it.
+type KeptOrder = Arc<OnceLock<Result<CachedOrder, NoOrder>>>;
 
 /// Compiled orders.
 #[derive(Debug, Default)]
 pub struct Orders {
-    kept: Mutex<(KeptOrders, usize)>,
+    kept: Mutex<(BTreeMap<Key, KeptOrder>, usize)>,
 }
 
 impl Orders {
@@ -68,48 +69,35 @@ impl Orders {
         costs: &Analytic,
     ) -> Result<Arc<Ordered>, NoOrder> {
         let key = Orders::key(shape, candidate.micro);
-        let known = self.lock().0.get(&key).cloned();
-        let kept = known.unwrap_or_else(|| {
+        let place = self.lock().0.entry(key.clone()).or_default().clone();
+        let kept = place.get_or_init(|| {
             let made = compiled(question, shape, candidate.micro);
-            self.insert(key, made.clone());
+            self.count(key, &place, &made);
             made
         });
-        match kept? {
-            CachedOrder::Fixed(ordered) => Ok(ordered),
-            CachedOrder::Open(open) => searched(&open, shape, costs).ok_or(NoOrder::Missing),
+        match kept {
+            Ok(CachedOrder::Fixed(ordered)) => Ok(ordered.clone()),
+            Ok(CachedOrder::Open(open)) => searched(open, shape, costs).ok_or(NoOrder::Missing),
+            Err(missing) => Err(*missing),
         }
     }
 
-    /// Compiles the orders of layouts that are not known, each once, in parallel.
-    pub fn compile<'s>(&self, question: &Question, layouts: impl Iterator<Item = (&'s PlanShape, u32)>) {
-        let fixed = layouts.filter(|(shape, _)| !shape.is_open);
-        let fixed = fixed.map(|(shape, micro)| (Orders::key(shape, micro), (shape, micro)));
-        let missing = fixed.filter(|(key, _)| !self.lock().0.contains_key(key)).collect::<BTreeMap<_, _>>();
-        let missing: Vec<(Key, (&PlanShape, u32))> = missing.into_iter().collect();
-        results(question.host, missing.len(), |which| {
-            let (key, (shape, micro)) = &missing[which];
-            self.insert(key.clone(), compiled(question, shape, *micro));
-        });
-    }
-
-    fn key(shape: &PlanShape, micro: u32) -> Key {
+    /// Returns what tells the order of a shape with `micro` micro-batches from others.
+    pub fn key(shape: &PlanShape, micro: u32) -> Key {
         (shape.schedule.clone(), shape.pp, shape.chunks, micro)
     }
 
-    fn insert(&self, key: Key, made: Result<CachedOrder, NoOrder>) {
-        let mut kept = self.lock();
-        let ops = match &made {
-            Ok(CachedOrder::Fixed(ordered)) => ordered.graph.len(),
-            _ => 0,
-        };
-        if kept.1 + ops > MOST_OPS {
-            *kept = Default::default();
-        }
+    /// Counts the ops of an order, and forgets all others when they are too many.
+    fn count(&self, key: Key, place: &KeptOrder, made: &Result<CachedOrder, NoOrder>) {
+        let Ok(CachedOrder::Fixed(ordered)) = made else { return };
+        let (mut kept, ops) = (self.lock(), ordered.graph.len());
         kept.1 += ops;
-        kept.0.insert(key, made);
+        if kept.1 > MOST_OPS {
+            *kept = (BTreeMap::from([(key, place.clone())]), ops);
+        }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, (KeptOrders, usize)> {
+    fn lock(&self) -> MutexGuard<'_, (BTreeMap<Key, KeptOrder>, usize)> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,5 @@
 //! Lower bounds of the memory of layouts, which rule most of them out before anything else is calculated.
 
-use super::orders::Ordered;
 use super::question::Question;
 use super::search::Search;
 use super::space::{Candidate, StatesKey, states_key};
@@ -63,16 +62,17 @@ impl Search<'_> {
             return None;
         }
         let costs = self.priced(candidate.group, self.space.layout(self.question, candidate))?;
-        let ordered = self.order(candidate, &costs).ok()?;
-        let least = self.least_memory_of(candidate);
-        let bound = if shape.moves {
+        let (ordered, least) = (self.order(candidate, &costs).ok()?, self.least_memory_of(candidate));
+        // finding a split takes longer than bounding all of them
+        let mut bound = least.of_any_split(&ordered.moments);
+        if bound <= bytes {
             let times = self.groups.times(candidate.group, &costs, shape.splits)?;
-            let lightest = self.groups.lightest([candidate.group, candidate.shape], times, &shape.placement)?;
-            // what the devices cannot hold together in this split is not tried in another
-            least.of(&ordered.moments, &lightest)[1]
-        } else {
-            least.of(&ordered.moments, &shape.stages.iter().map(Stage::layers).collect::<Vec<_>>())[0]
-        };
+            let lightest = || self.groups.lightest([candidate.group, candidate.shape], times, &shape.placement);
+            let own = || shape.stages.iter().map(Stage::layers).collect();
+            // what the devices cannot hold together in the lightest split is not tried in another
+            bound =
+                least.of(&ordered.moments, &if shape.moves { lightest()? } else { own() })[usize::from(shape.moves)];
+        }
         (bound > bytes).then_some(bound)
     }
 
@@ -81,7 +81,7 @@ impl Search<'_> {
         let shape = self.space.shape(candidate);
         let default = || self.priced(candidate.group, self.space.layout(self.question, candidate));
         let ordered = default().filter(|_| !shape.is_open).and_then(|costs| self.order(candidate, &costs).ok());
-        let least = |ordered: &Ordered| self.least_memory_of(candidate).of_any_split(&ordered.moments);
-        ordered.is_some_and(|ordered| least(&ordered) > self.question.bytes())
+        let least = ordered.map(|ordered| self.least_memory_of(candidate).of_any_split(&ordered.moments));
+        least > Some(self.question.bytes())
     }
 }

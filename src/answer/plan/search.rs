@@ -112,8 +112,7 @@ impl<'a> Search<'a> {
         }
         let (space, spec) = (Space::new(question)?, question.model.spec());
         let (groups, items) = (GroupCosts::new(question, space.groups.len()), spec.items().unwrap_or_default());
-        let (orders, known, refined, climbed, least) = Default::default();
-        let (bounds, unlike) = Default::default();
+        let (orders, known, refined, climbed, least, bounds, unlike) = Default::default();
         Ok(Search {
             question,
             space,
@@ -200,7 +199,7 @@ impl<'a> Search<'a> {
             return Ok(LayoutOutcome::TooLarge(used));
         }
         // another of few splits may be much faster
-        if shape.moves && self.split_count(candidate) > FEW_SPLITS {
+        if shape.moves && self.splits_of(candidate) > FEW_SPLITS {
             let alike = alike(&shape.placement, &stages);
             let bound = costs.least_iteration(&shape.placement, &stages, shape.splits, &alike) * price / (1.0 + NEAR);
             if bound > most {
@@ -345,9 +344,13 @@ impl<'a> Search<'a> {
             known => Some(known),
         };
         let mut outcomes: Vec<Option<Option<LayoutOutcome>>> = numbers.iter().map(quick).collect();
-        let left: Vec<usize> = (0..numbers.len()).filter(|&which| outcomes[which].is_none()).collect();
-        let layouts = left.iter().map(|&which| &self.space.candidates[numbers[which] as usize]);
-        self.orders.compile(self.question, layouts.map(|one| (self.space.shape(one), one.micro)));
+        let mut left: Vec<usize> = (0..numbers.len()).filter(|&which| outcomes[which].is_none()).collect();
+        // different orders first, so that they are compiled side by side
+        let mut seen = BTreeSet::new();
+        left.sort_by_cached_key(|&which| {
+            let candidate = &self.space.candidates[numbers[which] as usize];
+            !seen.insert(Orders::key(self.space.shape(candidate), candidate.micro))
+        });
         let found = results(self.question.host, left.len(), |which| {
             let number = numbers[left[which]];
             // the same layout without recomputation may be known by now

@@ -314,8 +314,13 @@ impl Space {
             group.candidates(number as u32, pipelines, question, &able, &shapes, &base)
         });
         let (options, found): (Vec<StepOptions>, Vec<Vec<Candidate>>) = found.into_iter().unzip();
-        let mut candidates: Vec<Candidate> = found.into_iter().flatten().collect();
-        candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound));
+        // sorting bounds moves fewer bytes
+        let mut order: Vec<(f64, usize, usize)> = Vec::new();
+        for (group, own) in found.iter().enumerate() {
+            order.extend(own.iter().enumerate().map(|(at, one)| (one.bound, group, at)));
+        }
+        order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        let candidates = order.into_iter().map(|(_, group, at)| found[group][at]).collect();
         let groups = works.into_iter().map(|(group, _)| group).collect();
         Ok(Space { groups, options, shapes, candidates, ruled_out })
     }

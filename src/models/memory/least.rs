@@ -2,6 +2,7 @@
 
 use super::model::MemoryModel;
 use super::peak::Peak;
+use crate::layout::Recompute;
 use crate::model_spec::{SplitItems, Stage};
 use pipesim_schedule::moments::Moments;
 use pipesim_schedule::op::Kind;
@@ -35,7 +36,8 @@ impl MemoryModel<'_> {
             states.into_iter().fold(0, u64::saturating_add)
         };
         // what a layer keeps depends on its neighbours if some are recomputed
-        let of_layers = if self.layout.recompute.is_of_layers() { None } else { items.kinds.iter().map(kept).min() };
+        let is_of_some = self.layout.recompute.is_of_layers() && self.layout.recompute != Recompute::Full;
+        let of_layers = if is_of_some { None } else { items.kinds.iter().map(kept).min() };
         let context = if keeps { self.unmanaged(0, Peak::default()) } else { 0 };
         let lost = self.unmanaged(1 << 40, Peak::default()) - self.unmanaged(0, Peak::default());
         LeastMemory {
